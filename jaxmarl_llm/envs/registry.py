@@ -1,0 +1,76 @@
+"""Names of environments: `make`, `register`."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+
+from jaxmarl_llm.envs.base import Environment
+from jaxmarl_llm.errors import UserError, unknown_name
+
+# Modules are imported on first use, so that listing names costs nothing.
+_BUILTIN = {
+    "matrix_game": "jaxmarl_llm.envs.tabular.matrix_game:MatrixGame",
+    "two_step": "jaxmarl_llm.envs.tabular.two_step:TwoStep",
+    "grid_4x4": "jaxmarl_llm.envs.tabular.grid_4x4:Grid4x4",
+    "grid_race": "jaxmarl_llm.envs.tabular.grid_race:GridRace",
+    "switch_riddle": "jaxmarl_llm.envs.tabular.switch_riddle:SwitchRiddle",
+    "overcooked": "jaxmarl_llm.envs.gridworld.overcooked:Overcooked",
+    "escape_room": "jaxmarl_llm.envs.gridworld.escape_room:EscapeRoom",
+    "foraging": "jaxmarl_llm.envs.gridworld.foraging:Foraging",
+    "warehouse": "jaxmarl_llm.envs.gridworld.warehouse:Warehouse",
+    "coin_game": "jaxmarl_llm.envs.gridworld.coin_game:CoinGame",
+}
+_REGISTERED: dict[str, Callable[..., Environment]] = {}
+
+
+def environment_names() -> tuple[str, ...]:
+    """All names that `make` accepts, sorted."""
+    return tuple(sorted({*_BUILTIN, *_REGISTERED}))
+
+
+def register(name: str, factory: Callable[..., Environment]) -> None:
+    """Adds an environment of your own, so that `make`, the learners and the command line find it by name.
+
+    Args:
+      name: a new name.
+      factory: called as `factory(**kwargs)` by `make`; an `Environment` subclass is one.
+
+    Raises:
+      UserError: the name is taken by another factory.
+    """
+    if name in _BUILTIN or _REGISTERED.get(name, factory) is not factory:
+        raise UserError(f"an environment named '{name}' exists already: register yours under another name")
+    _REGISTERED[name] = factory
+
+
+def environment_factory(name: str) -> Callable[..., Environment]:
+    """The factory behind a name.
+
+    Raises:
+      UserError: no such name.
+    """
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    if name not in _BUILTIN:
+        raise unknown_name("environment", name, environment_names())
+    module, attribute = _BUILTIN[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def make(name: str, **kwargs) -> Environment:
+    """Builds an environment by name.
+
+    Args:
+      name: one of `environment_names()`.
+      **kwargs: the environment's settings; see its class docstring.
+
+    Raises:
+      UserError: no such name, no such setting, or a setting that the environment refuses.
+    """
+    factory = environment_factory(name)
+    parameters = inspect.signature(factory).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        for key in kwargs:
+            if key not in parameters:
+                raise unknown_name(f"setting of {name}", key, parameters)
+    return factory(**kwargs)
