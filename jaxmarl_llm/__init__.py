@@ -1,16 +1,54 @@
-"""Multi-agent reinforcement learning in JAX."""
+"""Multi-agent reinforcement learning in JAX.
 
-from jaxmarl_llm.envs import Environment, EnvState, TimeStep, auto_reset, environment_names, make, register, vectorize
+Names are loaded on first use, so that the command line can print its help without importing JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxmarl_llm import algorithms as algorithms
+    from jaxmarl_llm.envs import Environment as Environment
+    from jaxmarl_llm.envs import EnvState as EnvState
+    from jaxmarl_llm.envs import LogEpisodes as LogEpisodes
+    from jaxmarl_llm.envs import TimeStep as TimeStep
+    from jaxmarl_llm.envs import auto_reset as auto_reset
+    from jaxmarl_llm.envs import environment_names as environment_names
+    from jaxmarl_llm.envs import make as make
+    from jaxmarl_llm.envs import register as register
+    from jaxmarl_llm.envs import vectorize as vectorize
+    from jaxmarl_llm.envs.adapters import from_jaxmarl as from_jaxmarl
+    from jaxmarl_llm.envs.adapters import to_jaxmarl as to_jaxmarl
+    from jaxmarl_llm.envs.checks import check_env as check_env
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "EnvState",
-    "Environment",
-    "TimeStep",
-    "auto_reset",
-    "environment_names",
-    "make",
-    "register",
-    "vectorize",
-]
+_HOME = {
+    "Environment": "jaxmarl_llm.envs",
+    "EnvState": "jaxmarl_llm.envs",
+    "LogEpisodes": "jaxmarl_llm.envs",
+    "TimeStep": "jaxmarl_llm.envs",
+    "auto_reset": "jaxmarl_llm.envs",
+    "check_env": "jaxmarl_llm.envs.checks",
+    "environment_names": "jaxmarl_llm.envs",
+    "from_jaxmarl": "jaxmarl_llm.envs.adapters",
+    "make": "jaxmarl_llm.envs",
+    "register": "jaxmarl_llm.envs",
+    "to_jaxmarl": "jaxmarl_llm.envs.adapters",
+    "vectorize": "jaxmarl_llm.envs",
+}
+_MODULES = ("algorithms", "envs", "networks", "report", "training")
+
+__all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"jaxmarl_llm.{name}")
+    raise AttributeError(f"module 'jaxmarl_llm' has no attribute '{name}'")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

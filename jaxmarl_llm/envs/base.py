@@ -1,7 +1,8 @@
 """The environment contract: `TimeStep`, `EnvState` and `Environment`.
 
 An environment is a frozen, hashable dataclass of settings. Its dynamics are pure functions of arrays, so they
-run under `jit`, `vmap`, `scan` and on any mesh. Axes: N agents (always the leading axis of per-agent values), A actions.
+run under `jit`, `vmap`, `scan` and on any mesh.
+Axes: N agents (always the leading axis of per-agent values), A actions.
 """
 
 import abc

@@ -1,4 +1,4 @@
-"""A canvas of square tiles for renderers. Pictures are drawn at twice their size and scaled down, so edges are smooth."""
+"""A canvas of square tiles for renderers, drawn at twice its size and scaled down so that edges are smooth."""
 
 import numpy as np
 
