@@ -1,0 +1,134 @@
+"""Reads what a run wrote: `metrics.jsonl`, `config.yaml`. Axes: K lines, S seeds, E episodes, N agents."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_llm.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class RunMetrics:
+    """The lines of a `metrics.jsonl`, by kind and in the order of updates.
+
+    Attributes:
+      lines: kind (`"train"`, `"evaluation"`) to its lines.
+      config: what `config.yaml` holds; empty when there is none.
+    """
+
+    lines: dict[str, list[dict[str, Any]]]
+    config: dict[str, Any]
+
+    def series(self, kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """One metric over environment steps.
+
+        Args:
+          kind: `"train"` or `"evaluation"`.
+          name: the metric.
+
+        Returns:
+          `(env_steps, values)`: `[K]` and `[K, ...]` float64, with `values` `[K, S]`, `[K, S, E]` or `[K, S, N]` as it
+          was written. Lines without the metric, or with another shape than the last line's, are left out; K may be 0.
+        """
+        rows = [(line["env_steps"], _as_array(line[name])) for line in self.lines.get(kind, ()) if name in line]
+        rows = [(steps, value) for steps, value in rows if value is not None]
+        if not rows:
+            return np.zeros(0), np.zeros((0, 1))
+        shape = rows[-1][1].shape
+        rows = [(steps, value) for steps, value in rows if value.shape == shape]
+        return np.asarray([steps for steps, _ in rows], float), np.stack([value for _, value in rows])
+
+    @property
+    def num_seeds(self) -> int:
+        """S, read from the last line that has a list; 1 when there is none."""
+        for kind, name in (("evaluation", "return"), ("train", "episode_return"), ("train", "total_loss")):
+            values = self.series(kind, name)[1]
+            if len(values):
+                return values.shape[1]
+        return 1
+
+    def last(self, kind: str, name: str, default: Any = None) -> Any:
+        """The value of a field in the last line of a kind that has it."""
+        for line in reversed(self.lines.get(kind, ())):
+            if name in line:
+                return line[name]
+        return default
+
+
+def _as_array(value) -> np.ndarray | None:
+    def number(leaf):
+        if isinstance(leaf, list):
+            return [number(item) for item in leaf]
+        return np.nan if leaf is None else float(leaf)
+
+    try:
+        # A bare scalar counts as one seed.
+        return np.atleast_1d(np.asarray(number(value), float))
+    except (TypeError, ValueError):
+        return None
+
+
+def read_metrics(run_folder: str | Path) -> RunMetrics:
+    """Reads a run's metrics, whatever state an interruption left them in.
+
+    Lines that are not whole JSON objects (a write that was cut short) are skipped. Where a resumed run wrote an update
+    a second time, the later line counts.
+
+    Args:
+      run_folder: a run's folder.
+
+    Raises:
+      UserError: there is no such folder.
+    """
+    folder = Path(run_folder)
+    if not folder.is_dir():
+        raise UserError(f"no run folder '{folder}': give the folder that `jaxmarl-llm train --out` wrote")
+    by_update: dict[str, dict[float, dict]] = {}
+    path = folder / "metrics.jsonl"
+    if path.is_file():
+        for text in path.read_text(errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+                kind, update, _ = line["kind"], line["update"], float(line["env_steps"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            by_update.setdefault(kind, {})[update] = line
+    lines = {kind: [found[update] for update in sorted(found)] for kind, found in by_update.items()}
+    return RunMetrics(lines=lines, config=_read_config(folder / "config.yaml"))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    import yaml
+
+    if not path.is_file():
+        return {}
+    try:
+        config = yaml.safe_load(path.read_text())
+    except yaml.YAMLError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def run_title(metrics: RunMetrics) -> str:
+    """A short name of a run: environment, its setting that tells it from others, algorithm, number of seeds."""
+    config = metrics.config
+    env = config.get("env")
+    settings = config.get("env_kwargs") or config.get("env_settings") or {}
+    if isinstance(env, dict):
+        settings = {**env, **(env.get("kwargs") or env.get("settings") or {})}
+        env = env.get("name")
+    parts = [str(env)] if env else []
+    if isinstance(settings, dict) and settings.get("layout"):
+        # A layout may be a whole map: only names are short enough.
+        parts.append(str(settings["layout"]).splitlines()[0][:24])
+    algorithm = config.get("algorithm") or config.get("learner")
+    if isinstance(algorithm, dict):
+        algorithm = algorithm.get("name")
+    if algorithm:
+        parts.append(str(algorithm).upper())
+    seeds = metrics.num_seeds
+    parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    return " · ".join(parts)

@@ -1,0 +1,197 @@
+"""Pictures of a run: learning curve, per-agent returns, losses.
+
+Figures are built as objects on the Agg canvas: no pyplot, no global state, no display.
+Axes: K points, S seeds, E episodes, N agents.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from jaxmarl_llm.report.metrics import RunMetrics, read_metrics, run_title
+from jaxmarl_llm.report.statistics import bin_curve, bootstrap_interval, mean_without_nan
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+_MAX_POINTS = 200
+_INK = "#333333"
+
+_LOSSES = (
+    ("policy_loss", "policy loss"),
+    ("value_loss", "value loss"),
+    ("entropy", "entropy (nats)"),
+    ("approximate_kl", "approximate KL (nats)"),
+    ("clip_fraction", "clip fraction"),
+    ("explained_variance", "explained variance"),
+)
+
+
+def write_plots(run_folder: str | Path) -> list[Path]:
+    """Draws `plots/learning_curve.png`, `plots/agent_returns.png` and `plots/losses.png` of a run.
+
+    Args:
+      run_folder: the run's folder, with `metrics.jsonl` and `config.yaml`.
+
+    Returns:
+      The pictures that were written; a picture without a single value is left out.
+
+    Raises:
+      UserError: there is no such folder.
+    """
+    metrics = read_metrics(run_folder)
+    written = []
+    for name, draw in (("learning_curve", _learning_curve), ("agent_returns", _agent_returns), ("losses", _losses)):
+        figure = draw(metrics)
+        if figure is None:
+            continue
+        path = Path(run_folder) / "plots" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=144)
+        written.append(path)
+    return written
+
+
+def _new_figure(width: float, height: float, title: str) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=_INK)
+    return figure
+
+
+def _style(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label, fontsize=9, color=_INK)
+    axes.set_ylabel(y_label, fontsize=9, color=_INK)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelsize=8, colors=_INK, length=3)
+    axes.grid(True, color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#999999")
+
+
+def _curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = True, **line) -> bool:
+    """Mean over the sample axis of `[K, S]` with its bootstrap band; False when no point is finite."""
+    x, samples = bin_curve(np.asarray(x), np.asarray(samples), _MAX_POINTS)
+    mean = mean_without_nan(samples, -1) if len(x) else np.zeros(0)
+    known = np.isfinite(mean)
+    if not known.any():
+        return False
+    x, mean, samples = x[known], mean[known], samples[known]
+    # A lone point would leave a line invisible.
+    axes.plot(x, mean, color=color, label=label or None, marker="o" if len(x) == 1 else None, markersize=4, **line)
+    if band and samples.shape[-1] > 1:
+        low, high = bootstrap_interval(samples)
+        axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    return True
+
+
+def _legend(axes: Axes, **options) -> None:
+    axes.legend(fontsize=8, frameon=False, labelcolor=_INK, **options)
+
+
+def _steps_label(metrics: RunMetrics) -> str:
+    return "environment steps per seed" if metrics.num_seeds > 1 else "environment steps"
+
+
+def _learning_curve(metrics: RunMetrics) -> Figure | None:
+    figure = _new_figure(6.4, 4.0, run_title(metrics))
+    axes = figure.subplots()
+    _style(axes, _steps_label(metrics), "team return per episode")
+    seeds = metrics.num_seeds
+    over = "95 % band over seeds" if seeds > 1 else "95 % band over episodes"
+
+    steps, train = metrics.series("train", "episode_return")
+    drawn = _curve(axes, steps, train, _COLORS[1], "training, sampled actions", linewidth=1.1, alpha=0.9)
+    steps, evaluation = metrics.series("evaluation", "return")
+    if evaluation.ndim == 3:
+        evaluation = mean_without_nan(evaluation, -1) if seeds > 1 else evaluation[:, 0, :]
+    samples = evaluation.shape[-1]
+    label = f"evaluation, {over} (n = {samples})" if samples > 1 else "evaluation"
+    drawn |= _curve(axes, steps, evaluation, _COLORS[0], label, linewidth=2.0)
+    if not drawn:
+        return None
+    axes.margins(y=0.08)
+    _legend(axes, loc="best")
+    return figure
+
+
+def _agent_returns(metrics: RunMetrics) -> Figure | None:
+    kind = "evaluation" if len(metrics.series("evaluation", "agent_return")[0]) > 1 else "train"
+    panels = []
+    for series_kind, name, label in (
+        (kind, "agent_return", "return per episode" + (", evaluation" if kind == "evaluation" else ", training")),
+        ("train", "agent_shaped_reward", "shaped reward per step, training"),
+    ):
+        steps, values = metrics.series(series_kind, name)
+        # A panel that is zero throughout says nothing.
+        if values.ndim == 3 and np.isfinite(values).any() and (name == "agent_return" or np.nan_to_num(values).any()):
+            panels.append((label, steps, values))
+    if not panels:
+        return None
+    figure = _new_figure(4.7 * len(panels) + 0.9, 3.9, run_title(metrics))
+    num_agents = max(values.shape[-1] for _, _, values in panels)
+    for axes, (label, steps, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _style(axes, _steps_label(metrics), label)
+        per_agent = np.moveaxis(values, -1, 0)  # [N, K, S]
+        shared = len(per_agent) > 1 and np.allclose(per_agent, per_agent[:1], equal_nan=True)
+        for agent, curve in enumerate(per_agent):
+            _curve(
+                axes,
+                steps,
+                curve,
+                _COLORS[agent % len(_COLORS)],
+                f"agent {agent}",
+                linestyle=_DASHES[agent // len(_COLORS) % len(_DASHES)] if not shared else (agent * 4, (4, 4)),
+                linewidth=1.6,
+                band=not shared or agent == 0,
+            )
+        if shared:
+            axes.set_title("all agents get the same reward: curves coincide", fontsize=8, color="#777777")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if num_agents > 1:
+        figure.legend(
+            handles,
+            labels,
+            loc="outside right upper",
+            fontsize=8,
+            frameon=False,
+            labelcolor=_INK,
+            ncols=1 + (num_agents - 1) // 16,
+        )
+    return figure
+
+
+def _losses(metrics: RunMetrics) -> Figure | None:
+    panels = [(name, label, *metrics.series("train", name)) for name, label in _LOSSES]
+    panels = [panel for panel in panels if np.isfinite(panel[3]).any()]
+    if not panels:
+        return None
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    title = run_title(metrics) + (" (mean, 95 % band over seeds)" if metrics.num_seeds > 1 else "")
+    figure = _new_figure(3.4 * columns, 2.3 * rows + 0.4, title)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True).reshape(-1)
+    for index, axes in enumerate(grid):
+        if index >= len(panels):
+            axes.set_visible(False)
+            continue
+        name, label, steps, values = panels[index]
+        last_in_column = index + columns >= len(panels)
+        _style(axes, _steps_label(metrics) if last_in_column else "", "")
+        axes.tick_params(labelbottom=last_in_column)
+        axes.set_title(label, loc="left", fontsize=9, color=_INK)
+        _curve(axes, steps, values, _COLORS[0], linewidth=1.3)
+        if name == "explained_variance":
+            # One bad early update would flatten the part that matters.
+            axes.set_ylim(max(-1.05, axes.get_ylim()[0]), 1.05)
+            axes.axhline(0, color="#999999", linewidth=0.8)
+    return figure
