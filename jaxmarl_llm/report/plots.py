@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from jaxmarl_llm.report.metrics import RunMetrics, read_metrics, run_title
@@ -91,6 +92,7 @@ def _curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = 
     if band and samples.shape[-1] > 1:
         low, high = bootstrap_interval(samples)
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.set_xlim(left=0)
     return True
 
 
@@ -149,18 +151,15 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
                 steps,
                 curve,
                 _COLORS[agent % len(_COLORS)],
-                f"agent {agent}",
-                linestyle=_DASHES[agent // len(_COLORS) % len(_DASHES)] if not shared else (agent * 4, (4, 4)),
+                linestyle=_agent_dash(agent) if not shared else (4 * agent, (4, 4 * (len(per_agent) - 1))),
                 linewidth=1.6,
                 band=not shared or agent == 0,
             )
         if shared:
             axes.set_title("all agents get the same reward: curves coincide", fontsize=8, color="#777777")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
     if num_agents > 1:
         figure.legend(
-            handles,
-            labels,
+            handles=[_agent_line(agent) for agent in range(num_agents)],
             loc="outside right upper",
             fontsize=8,
             frameon=False,
@@ -168,6 +167,15 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
             ncols=1 + (num_agents - 1) // 16,
         )
     return figure
+
+
+def _agent_dash(agent: int) -> str:
+    return _DASHES[agent // len(_COLORS) % len(_DASHES)]
+
+
+def _agent_line(agent: int) -> Line2D:
+    color = _COLORS[agent % len(_COLORS)]
+    return Line2D([], [], color=color, linestyle=_agent_dash(agent), linewidth=1.6, label=f"agent {agent}")
 
 
 def _losses(metrics: RunMetrics) -> Figure | None:
