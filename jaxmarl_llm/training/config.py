@@ -1,0 +1,362 @@
+"""What a training run is: `TrainConfig`, presets, YAML. Imports neither JAX nor Flax, so that help is instant."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+
+from jaxmarl_llm.errors import UserError, unknown_name
+
+PRESET_FOLDER = Path(__file__).parent.parent / "configs"
+
+
+def parse_scalar(text: str) -> Any:
+    """Reads `3`, `0.5`, `true`, `null`, `[1, 2]` or plain text, as YAML and JSON would.
+
+    Args:
+      text: what the user typed.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        # YAML 1.1 takes 1e-3 for text; everyone else takes it for a number.
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _parse_settings(arguments: Sequence[str]) -> dict[str, Any]:
+    settings = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not (name and equals):
+            raise ValueError(f"expected name=value, got '{argument}'")
+        settings[name] = parse_scalar(value)
+    return settings
+
+
+def parse_count(text: str) -> int:
+    """Reads a whole number, also as `1e6` or `1_000_000`.
+
+    Raises:
+      ValueError: not a whole number.
+    """
+    try:
+        number = float(text)
+        if number == int(number):
+            return int(text) if "e" not in text.lower() and "." not in text else int(number)
+    except (OverflowError, ValueError):
+        pass
+    raise ValueError(f"expected a whole number such as 500000 or 5e5, got '{text}'")
+
+
+_Settings = Annotated[
+    dict[str, Any],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE ...",
+        instance_from_str=_parse_settings,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [f"{name}={setting}" for name, setting in value.items()],
+    ),
+]
+_Count = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="COUNT",
+        instance_from_str=lambda arguments: parse_count(arguments[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [f"{value:_}"],
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides a training run; two runs of one configuration are the same run.
+
+    Counts of steps are steps of the environment (one step moves all agents of one environment), counted over all
+    parallel environments of one seed.
+    """
+
+    # What is learned.
+    algorithm: Literal["ippo", "mappo"] = "ippo"
+    """The algorithm: ippo (each agent's own critic) or mappo (one critic that sees the global state)."""
+    env: str = "overcooked"
+    """The environment: a name that `jaxmarl-llm envs` lists, or an import path such as mypackage.mymodule:MyEnv."""
+    env_args: _Settings = dataclasses.field(default_factory=dict)
+    """Settings of the environment, such as layout=coord_ring max_steps=200; added to those of the preset."""
+
+    # How much.
+    total_steps: _Count = 1_000_000
+    """Environment steps to train, for each seed."""
+    seed: int = 0
+    """The first seed."""
+    num_seeds: int = 1
+    """Independent runs trained at once, with seeds seed, seed + 1, and so on."""
+    num_envs: int = 16
+    """Parallel environments, for each seed."""
+    rollout_length: int = 128
+    """Steps that each environment takes between two updates."""
+
+    # How.
+    num_epochs: int = 4
+    """Passes over each rollout."""
+    num_minibatches: int = 4
+    """Minibatches of a pass."""
+    learning_rate: float = 2.5e-4
+    """Step size of Adam at the start."""
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "linear"
+    """How the step size falls over total_steps; linear and cosine end at 0."""
+    adam_epsilon: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm."""
+    discount: float = 0.99
+    """Weight of a reward one step later."""
+    gae_lambda: float = 0.95
+    """Lambda of generalised advantage estimation: 0 trusts the critic, 1 the rewards."""
+    clip_low: float = 0.2
+    """The importance ratio is clipped at 1 - clip_low."""
+    clip_high: float = 0.2
+    """The importance ratio is clipped at 1 + clip_high."""
+    value_clip: float = 0.2
+    """How far a value may move from the old one in an update."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: float = 0.01
+    """Weight of the entropy bonus at the start."""
+    entropy_coefficient_final: float = 0.01
+    """Weight of the entropy bonus at the end; linear in between."""
+    normalize_advantage: bool = True
+    """Whether advantages get mean 0 and deviation 1 in each minibatch."""
+    normalize_value: bool | None = None
+    """Whether the critic learns normalised returns (None: what the algorithm does, False for ippo, True for mappo)."""
+    shaped_reward_coefficient: float = 1.0
+    """Weight of the environment's shaped reward at the start, where it has one."""
+    shaped_reward_horizon: float = 0.0
+    """Environment steps over which the shaped reward fades to 0 (0: it does not fade)."""
+    network: Literal["mlp", "cnn", "gru"] = "mlp"
+    """The network: mlp, cnn (grids) or gru (memory)."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Sizes of the hidden layers."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the hidden layers."""
+    gru_size: int = 64
+    """Size of the memory of the gru network."""
+    sharing: Literal["shared", "isolated"] | tuple[int, ...] = "shared"
+    """Who shares parameters: shared (all), isolated (nobody), or one policy index for each agent, such as 0 0 1."""
+    agent_id: bool = False
+    """Whether an agent's index is added to its observation."""
+
+    # What is recorded.
+    eval_every: _Count = 0
+    """Environment steps between evaluations (0: 20 evaluations in a run; -1: only at the end)."""
+    eval_episodes: int = 32
+    """Episodes of an evaluation, each from a fresh reset."""
+    eval_greedy: bool = False
+    """Whether evaluations take the likeliest action instead of sampling."""
+    log_every: _Count = 0
+    """Environment steps between lines of metrics (0: at most 1,000 lines in a run)."""
+    checkpoint_every: _Count = 0
+    """Environment steps between checkpoints (0: 10 checkpoints in a run; -1: only at the end)."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints stay on disk; the best one stays too."""
+
+    # Where.
+    num_devices: int = 1
+    """Devices that share the environments of each seed (0: all there are)."""
+    out: str = ""
+    """Folder of the run (default: runs/<preset>-<date and time>)."""
+
+
+# Fields that say what is recorded, and where: a run may be continued with other values of these.
+RECORDING_FIELDS = (
+    "eval_every",
+    "eval_episodes",
+    "eval_greedy",
+    "log_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "num_devices",
+    "out",
+)
+# Fields that the loop reads; all others are the learner's.
+_LOOP_FIELDS = ("algorithm", "env", "env_args", "seed", "num_seeds", *RECORDING_FIELDS)
+FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
+_TYPES = typing.get_type_hints(TrainConfig)
+
+
+def learner_settings(config: TrainConfig) -> dict[str, Any]:
+    """The keyword arguments of the learner: every field that is its own, without those left to its default."""
+    settings = {name: getattr(config, name) for name in FIELDS if name not in _LOOP_FIELDS}
+    if settings["normalize_value"] is None:
+        del settings["normalize_value"]
+    settings["total_steps"] = float(settings["total_steps"])
+    return settings
+
+
+def _convert(name: str, value: Any) -> Any:
+    """A YAML value as the type of its field."""
+    kind = _TYPES[name]
+    wrong = UserError(f"field {name} cannot be {value!r}: see `jaxmarl-llm train --help` for what it takes")
+    if name == "env_args":
+        if not isinstance(value, Mapping):
+            raise wrong
+        return {str(key): parse_scalar(item) if isinstance(item, str) else item for key, item in value.items()}
+    if name in ("hidden_sizes", "sharing") and not isinstance(value, str):
+        items = [value] if isinstance(value, int) else value
+        if not isinstance(items, Sequence) or not all(type(item) is int for item in items):
+            raise wrong
+        return tuple(items)
+    if name == "sharing":
+        choices = typing.get_args(typing.get_args(kind)[0])
+    else:
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    if choices:
+        if value not in choices:
+            raise unknown_name(name, str(value), choices)
+        return value
+    if isinstance(value, str) and kind is not str:
+        value = parse_scalar(value)
+    if kind is float and type(value) in (int, float):
+        return float(value)
+    if kind is int and type(value) in (int, float) and value == int(value):
+        return int(value)
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is bool and isinstance(value, bool):
+        return value
+    if name == "normalize_value" and (value is None or isinstance(value, bool)):
+        return value
+    raise wrong
+
+
+def config_from_mapping(values: Mapping[str, Any], source: str, base: TrainConfig | None = None) -> TrainConfig:
+    """A configuration from a mapping of field names to values.
+
+    Args:
+      values: what differs from `base`.
+      source: where the values come from, for error messages.
+      base: the defaults.
+
+    Raises:
+      UserError: a field does not exist, or does not take its value.
+    """
+    if not isinstance(values, Mapping):
+        raise UserError(f"{source} must hold lines of the form `field: value`")
+    for name in values:
+        if name not in FIELDS:
+            raise UserError(f"{source}: {unknown_name('field', str(name), FIELDS)}")
+    try:
+        converted = {name: _convert(name, value) for name, value in values.items()}
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return dataclasses.replace(base or TrainConfig(), **converted)
+
+
+def load_yaml(path: str | Path) -> TrainConfig:
+    """Reads a preset or a run's `config.yaml`.
+
+    Raises:
+      UserError: it cannot be read, or holds something that is no configuration.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    return config_from_mapping({} if values is None else values, str(path))
+
+
+def to_mapping(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as YAML and JSON can hold it."""
+    values = {name: getattr(config, name) for name in FIELDS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def dump_yaml(config: TrainConfig) -> str:
+    """The whole configuration as YAML text, in the order of the fields."""
+    return yaml.safe_dump(to_mapping(config), sort_keys=False, default_flow_style=None)
+
+
+def preset_names() -> tuple[str, ...]:
+    """All names that `load_preset` accepts, sorted."""
+    return tuple(sorted(path.stem for path in PRESET_FOLDER.glob("*.yaml")))
+
+
+def preset_description(name: str) -> str:
+    """The first comment of a preset: what it is, in one line."""
+    for line in (PRESET_FOLDER / f"{name}.yaml").read_text().splitlines():
+        if line.startswith("#"):
+            return line.lstrip("# ").strip()
+    return ""
+
+
+def load_preset(name: str) -> TrainConfig:
+    """Reads a preset by name, or any YAML file by path.
+
+    Raises:
+      UserError: no such preset.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_yaml(name)
+    if name not in preset_names():
+        raise unknown_name("preset", name, preset_names())
+    return load_yaml(PRESET_FOLDER / f"{name}.yaml")
+
+
+def differences(old: TrainConfig, new: TrainConfig, *, ignore: Sequence[str] = RECORDING_FIELDS) -> list[str]:
+    """What differs between two configurations, as `field: old -> new`, fields in `ignore` left out."""
+    return [
+        f"{name}: {getattr(old, name)} -> {getattr(new, name)}"
+        for name in FIELDS
+        if name not in ignore and getattr(old, name) != getattr(new, name)
+    ]
+
+
+def has_schedule(config: TrainConfig) -> bool:
+    """Whether a schedule runs over `total_steps`, so that another total makes another run from its first step on."""
+    return config.learning_rate_schedule != "constant" or config.entropy_coefficient != config.entropy_coefficient_final
+
+
+_MINIMUM = {
+    **dict.fromkeys(
+        ("total_steps", "num_seeds", "num_envs", "rollout_length", "num_epochs", "num_minibatches", "gru_size"), 1
+    ),
+    **dict.fromkeys(("eval_episodes", "keep_checkpoints"), 1),
+    **dict.fromkeys(("eval_every", "checkpoint_every"), -1),
+    **dict.fromkeys(("seed", "num_devices", "log_every", "shaped_reward_horizon", "value_coefficient"), 0),
+}
+
+
+def check_config(config: TrainConfig) -> None:
+    """Refuses values that no run can have; what depends on the environment is checked when it is built.
+
+    Raises:
+      UserError: says which field, and what it takes.
+    """
+    for name, minimum in _MINIMUM.items():
+        value = getattr(config, name)
+        if not value >= minimum:
+            raise UserError(f"{name} must be at least {minimum}, got {value}")
+    for name in ("discount", "gae_lambda"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise UserError(f"{name} must lie between 0 and 1, got {getattr(config, name)}")
+    for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "clip_low", "clip_high"):
+        if not getattr(config, name) > 0:
+            raise UserError(f"{name} must be positive, got {getattr(config, name)}")
+    if any(size < 1 for size in config.hidden_sizes):
+        raise UserError(f"hidden_sizes must be positive, got {config.hidden_sizes}")
+    if config.seed + config.num_seeds > 2**31:
+        raise UserError(f"seeds must stay below 2**31, got seed {config.seed}")
