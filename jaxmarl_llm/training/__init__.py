@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from jaxmarl_llm.training.config import preset_names as preset_names
     from jaxmarl_llm.training.evaluation import EvaluationResult as EvaluationResult
     from jaxmarl_llm.training.evaluation import evaluate as evaluate
-    from jaxmarl_llm.training.loop import TrainResult as TrainResult
     from jaxmarl_llm.training.loop import TrainingDiverged as TrainingDiverged
     from jaxmarl_llm.training.loop import TrainingInterrupted as TrainingInterrupted
+    from jaxmarl_llm.training.loop import TrainResult as TrainResult
     from jaxmarl_llm.training.loop import train as train
     from jaxmarl_llm.training.runs import TrainedRun as TrainedRun
     from jaxmarl_llm.training.runs import load_run as load_run

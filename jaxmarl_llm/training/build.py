@@ -72,21 +72,5 @@ def build_learner(config: TrainConfig):
     """
     check_config(config)
     env = build_environment(config)
-    rows, unit = (
-        (config.num_envs, "num_envs")
-        if config.network == "gru"
-        else (config.num_envs * config.rollout_length, "num_envs * rollout_length")
-    )
-    if rows % config.num_minibatches:
-        close = max(count for count in range(1, config.num_minibatches + 1) if rows % count == 0)
-        raise UserError(
-            f"num_minibatches {config.num_minibatches} does not divide the batch of {rows} ({unit}): "
-            f"use --num-minibatches {close}"
-        )
-    if isinstance(config.sharing, tuple) and len(config.sharing) != env.num_agents:
-        raise UserError(
-            f"sharing names {len(config.sharing)} policies, but {config.env} has {env.num_agents} agents: "
-            "give one policy index for each agent"
-        )
     algorithms = importlib.import_module("jaxmarl_llm.algorithms")
     return getattr(algorithms, config.algorithm)(env, **learner_settings(config))

@@ -135,8 +135,8 @@ class TrainConfig:
     """Weight of the value loss."""
     entropy_coefficient: float = 0.01
     """Weight of the entropy bonus at the start."""
-    entropy_coefficient_final: float = 0.01
-    """Weight of the entropy bonus at the end; linear in between."""
+    entropy_coefficient_final: float | None = None
+    """Weight of the entropy bonus at the end, linear in between (None: it stays as at the start)."""
     normalize_advantage: bool = True
     """Whether advantages get mean 0 and deviation 1 in each minibatch."""
     normalize_value: bool | None = None
@@ -228,7 +228,7 @@ def _convert(name: str, value: Any) -> Any:
         return value
     if isinstance(value, str) and kind is not str:
         value = parse_scalar(value)
-    if kind is float and type(value) in (int, float):
+    if kind in (float, float | None) and type(value) in (int, float):
         return float(value)
     if kind is int and type(value) in (int, float) and value == int(value):
         return int(value)
@@ -236,7 +236,9 @@ def _convert(name: str, value: Any) -> Any:
         return value
     if kind is bool and isinstance(value, bool):
         return value
-    if name == "normalize_value" and (value is None or isinstance(value, bool)):
+    if value is None and type(None) in typing.get_args(kind):
+        return value
+    if name == "normalize_value" and isinstance(value, bool):
         return value
     raise wrong
 

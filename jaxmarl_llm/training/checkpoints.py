@@ -1,0 +1,241 @@
+"""Checkpoints: the whole state of a run on disk, written in one piece or not at all.
+
+A checkpoint is a folder named after its update:
+
+    state/           every array of the learner's state, by Orbax; PRNG keys as their data
+    progress.json    what the host knows: seconds, best evaluation, metrics not yet written
+    config.yaml      the configuration
+    versions.json    the packages that wrote it
+    manifest.json    size and SHA-256 of every file above
+
+It is written under another name, and renamed when complete. Saving is synchronous: the next update may overwrite the
+donated buffers that a background writer would still be reading.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, load_yaml
+from jaxmarl_llm.training.devices import barrier, is_main_process
+
+_MANIFEST = "manifest.json"
+_PARTIAL = ".partial"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read.
+
+    Attributes:
+      update: the update after which it was saved.
+      state: the learner's state, placed on the devices.
+      progress: what the host saved with it.
+      versions: the packages that wrote it.
+      path: its folder.
+    """
+
+    update: int
+    state: Any
+    progress: dict[str, Any]
+    versions: dict[str, str]
+    path: Path
+
+
+def _is_key(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_storage(state: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, state)
+
+
+def _orbax() -> ocp.Checkpointer:
+    # Orbax reports each save; a run's progress bar is no place for that.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return ocp.Checkpointer(ocp.StandardCheckpointHandler())
+
+
+def updates(folder: Path) -> list[int]:
+    """The updates of all complete checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and (path / _MANIFEST).is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save(
+    folder: Path,
+    update: int,
+    state: Any,
+    progress: dict[str, Any],
+    config: TrainConfig,
+    versions: dict[str, str],
+    keep: int,
+) -> Path:
+    """Writes a checkpoint and removes the oldest ones. Every process of a run must call it.
+
+    Args:
+      folder: holds the checkpoints.
+      update: names the checkpoint; one of the same name is replaced.
+      state: the learner's state.
+      progress: what JSON can hold.
+      config, versions: stored along.
+      keep: how many of the newest checkpoints stay.
+
+    Returns:
+      The checkpoint's folder.
+    """
+    target, partial = folder / str(update), folder / f"{update}{_PARTIAL}"
+    if is_main_process():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    barrier(f"checkpoint {update} begins")
+    with _orbax() as orbax:
+        orbax.save((partial / "state").resolve(), args=ocp.args.StandardSave(_to_storage(state)))
+    if is_main_process():
+        (partial / "progress.json").write_text(json.dumps(progress))
+        (partial / "config.yaml").write_text(dump_yaml(config))
+        (partial / "versions.json").write_text(json.dumps(versions, indent=2))
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        manifest = {
+            str(path.relative_to(partial)): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
+        }
+        (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+        _remove(target)
+        partial.rename(target)
+        for old in updates(folder)[:-keep]:
+            _remove(folder / str(old))
+    barrier(f"checkpoint {update} is complete")
+    return target
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        # Without its manifest it counts as no checkpoint, should this process be killed half-way.
+        (path / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes what a killed process left half-written."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.endswith(_PARTIAL) or (path.name.isdigit() and not (path / _MANIFEST).is_file()):
+                shutil.rmtree(path)
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files, in a few words; None when all are as they were written."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        for name, expected in manifest.items():
+            file = path / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != expected["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            if _digest(file) != expected["sha256"]:
+                return f"{name} does not have the content that was written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{_MANIFEST} cannot be read: {' '.join(str(error).split())}"
+    return None
+
+
+def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
+    """Reads a checkpoint whose files are sound.
+
+    Args:
+      path: its folder.
+      abstract_state: shapes, dtypes and shardings of the state that the configuration's learner has.
+      config: what the run is now.
+
+    Returns:
+      The checkpoint, its state on the devices, in buffers that may be donated.
+
+    Raises:
+      UserError: it belongs to another configuration, or to another version of the learner.
+    """
+    changed = differences(load_yaml(path / "config.yaml"), config)
+    if changed:
+        # A longer run is the one change that the caller may have agreed to.
+        changed = [change for change in changed if not change.startswith("total_steps:")]
+    if changed:
+        raise UserError(
+            f"checkpoint {path} belongs to another configuration ({'; '.join(changed)}): choose another --out"
+        )
+    versions = json.loads((path / "versions.json").read_text())
+
+    def stored(leaf):
+        data = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
+
+    try:
+        with _orbax() as orbax:
+            data = orbax.restore(
+                (path / "state").resolve(), args=ocp.args.StandardRestore(jax.tree.map(stored, abstract_state))
+            )
+    except (ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"checkpoint {path}, written by jaxmarl-llm {versions.get('jaxmarl_llm')}, does not fit this learner: {reason}"
+        ) from None
+
+    def adopt(data):
+        def one(leaf, abstract):
+            # The copy makes the buffer JAX's own: donating memory that the reader allocated is not safe everywhere.
+            return jax.random.wrap_key_data(leaf) if _is_key(abstract) else jnp.copy(leaf)
+
+        return jax.tree.map(one, data, abstract_state)
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state)
+    state = jax.block_until_ready(jax.jit(adopt, out_shardings=shardings)(data))
+    progress = json.loads((path / "progress.json").read_text())
+    return Checkpoint(int(path.name), state, progress, versions, path)
+
+
+def load_newest(
+    folder: Path, abstract_state: Any, config: TrainConfig
+) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """Reads the newest checkpoint whose files are sound.
+
+    Falling back to an older one loses time and nothing else: the run repeats the same updates.
+
+    Args:
+      folder: holds the checkpoints.
+      abstract_state, config: as for `load`.
+
+    Returns:
+      `(checkpoint, damaged)`: None when the folder has no checkpoint at all; the newer ones that were passed over, each
+      with what is wrong with it.
+
+    Raises:
+      UserError: every checkpoint is damaged, or the newest sound one belongs to another configuration.
+    """
+    damaged = []
+    for update in reversed(updates(folder)):
+        path = folder / str(update)
+        wrong = problem(path)
+        if wrong is None:
+            return load(path, abstract_state, config), damaged
+        damaged.append((path, wrong))
+    if damaged:
+        path, wrong = damaged[0]
+        raise UserError(
+            f"checkpoint {path} is damaged ({wrong}) and there is no sound older one: restore it from a copy, or start "
+            "a new run with another --out"
+        )
+    return None, []

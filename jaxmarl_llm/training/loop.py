@@ -1,0 +1,343 @@
+"""The training loop: a host loop around compiled updates.
+
+The program of one update is the same whatever is recorded and wherever a run stops, which is what makes a resumed run
+equal an uninterrupted one bit by bit. Axes: S seeds, E episodes, N agents.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import signal
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training import checkpoints
+from jaxmarl_llm.training.build import build_learner
+from jaxmarl_llm.training.config import TrainConfig
+from jaxmarl_llm.training.devices import any_process, barrier, is_main_process, place
+from jaxmarl_llm.training.evaluation import mean_with_interval
+from jaxmarl_llm.training.interruption import StopSignal
+from jaxmarl_llm.training.program import Program, compile_program
+from jaxmarl_llm.training.progress import Reporter
+from jaxmarl_llm.training.records import NoRecords, Records, combine
+from jaxmarl_llm.training.runs import check_folder, lock_folder, seeds_of, versions, write_header
+from jaxmarl_llm.training.schedule import make_schedule
+
+# Names the evaluation of the best checkpoint; other evaluations are named after their update.
+_BEST_EVALUATION = 2**32 - 1
+
+
+class TrainingDiverged(Exception):
+    """The loss or the parameters became NaN or infinite; the message says at which update."""
+
+
+class TrainingInterrupted(Exception):
+    """A signal stopped the run after its state was saved.
+
+    Attributes:
+      signal_number: SIGINT or SIGTERM.
+    """
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+      folder: the run's folder.
+      summary: what `summary.json` holds.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+
+@dataclasses.dataclass
+class _Progress:
+    """What the host knows about a run, stored with every checkpoint."""
+
+    update: int = 0
+    seconds: float = 0.0
+    best_return: float | None = None
+    best_update: int | None = None
+    final: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unwritten: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | None = None) -> TrainResult:
+    """Trains a run and writes its folder.
+
+    Args:
+      config: the run; `config.out` names its folder.
+      resume: continues the run that the folder holds, from its newest sound checkpoint, bit by bit as if it had never
+        stopped; begins it when the folder is empty.
+      reporter: sees the events of the run; nothing is shown without one.
+
+    Returns:
+      The folder and the summary.
+
+    Raises:
+      UserError: bad input; nothing was written.
+      TrainingDiverged: NaN or infinity.
+      TrainingInterrupted: SIGINT or SIGTERM; the state was saved.
+    """
+    reporter = reporter or Reporter()
+    if not config.out:
+        raise UserError("a run needs a folder: set out")
+    folder = Path(config.out)
+    learner = build_learner(config)
+    placement = place(config.num_devices, config.num_envs)
+    check_folder(folder, config, resume)
+    # All processes have looked at the folder before one of them writes to it.
+    barrier("folder checked")
+    with contextlib.ExitStack() as stack:
+        if is_main_process():
+            stack.callback(lock_folder(folder).close)
+            checkpoints.remove_partial(folder / "checkpoints")
+            checkpoints.remove_partial(folder / "best")
+        with reporter.compiling():
+            program = compile_program(
+                learner,
+                placement,
+                seeds_of(config),
+                num_episodes=config.eval_episodes,
+                greedy=config.eval_greedy,
+            )
+        run = _Run(config, folder, learner.steps_per_update, program, reporter)
+        run.restore()
+        stack.callback(run.records.close)
+        stack.callback(reporter.stop)
+        return run.run()
+
+
+class _Run:
+    """One call of `train`: the state on the devices, the progress on the host, and where both are written."""
+
+    def __init__(self, config: TrainConfig, folder: Path, steps_per_update: int, program: Program, reporter: Reporter):
+        self.config, self.folder, self.program, self.reporter = config, folder, program, reporter
+        self.steps_per_update = steps_per_update
+        self.schedule = make_schedule(config, steps_per_update)
+        self.versions = versions()
+        self.progress = _Progress()
+        self.records: Records | NoRecords = NoRecords()
+        self.saved: int | None = None
+        self.last_seconds = 0.0
+        self.in_flight: deque[tuple[int, jax.Array]] = deque()
+        self.state: Any = None
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far, of each seed."""
+        return self.progress.update * self.steps_per_update
+
+    def restore(self) -> None:
+        """Starts from the newest sound checkpoint, or from the beginning."""
+        found, damaged = checkpoints.load_newest(self.folder / "checkpoints", self.program.abstract_state, self.config)
+        for path, wrong in damaged:
+            self.reporter.note(f"checkpoint {path} is damaged ({wrong}): going back to an older one")
+        last = None
+        if found is None:
+            self.state = self.program.init()
+        else:
+            last, self.saved, self.state = found.update, found.update, found.state
+            stored = dict(found.progress)
+            stored["unwritten"] = [
+                {name: np.asarray(value, np.float32) for name, value in record.items()}
+                for record in stored["unwritten"]
+            ]
+            self.progress = _Progress(**stored)
+            self.last_seconds = self.progress.seconds
+            changed = [
+                f"{name} {old} -> {self.versions.get(name)}"
+                for name, old in found.versions.items()
+                if self.versions.get(name) != old
+            ]
+            if changed:
+                self.reporter.note(f"resuming with other software ({', '.join(changed)}): numbers may differ slightly")
+            self.reporter.note(f"resuming from update {found.update} of {self.schedule.total}")
+        barrier("checkpoint read")
+        if is_main_process():
+            write_header(self.folder, self.config)
+            for path, _ in damaged:
+                path.rename(path.with_name(f"{path.name}.damaged"))
+            self.records = Records(self.folder, last, self.env_steps)
+
+    def run(self) -> TrainResult:
+        """Trains to the end."""
+        total_steps = self.schedule.total * self.steps_per_update
+        self.reporter.start(self.env_steps, total_steps, self.program.compile_seconds)
+        with StopSignal() as stop:
+            if self.progress.update == 0:
+                self._evaluate()
+            mark = time.perf_counter()
+            while self.progress.update < self.schedule.total:
+                self.state, packed = self.program.update(self.state)
+                self.progress.update += 1
+                self.in_flight.append((self.progress.update, packed))
+                event = self.schedule.any_due(self.progress.update)
+                # Metrics are read one update late, so that the device never waits for the host.
+                self._drain(0 if event or stop.number else 1)
+                now = time.perf_counter()
+                self.progress.seconds += now - mark
+                self._show(now - mark)
+                if event:
+                    self._record()
+                stopping = any_process(stop.number is not None) if event or jax.process_count() == 1 else False
+                if stopping and self.progress.update < self.schedule.total:
+                    self._drain(0)
+                    self._save()
+                    raise self._interrupted(stop.number or signal.SIGINT)
+                mark = time.perf_counter()
+            if self.progress.update > self.schedule.total:
+                raise UserError(f"the run in {self.folder} is past {total_steps} steps already: raise --total-steps")
+            return self._finish()
+
+    def _drain(self, leave: int) -> None:
+        """Reads the metrics of finished updates, all but the newest `leave`."""
+        while len(self.in_flight) > leave:
+            update, packed = self.in_flight.popleft()
+            metrics, finite = self.program.unpack(packed)
+            if not finite.all():
+                raise self._diverged(update, finite)
+            self.progress.unwritten.append(metrics)
+
+    def _show(self, seconds: float) -> None:
+        last = self.progress.unwritten[-1]["episode_return"] if self.progress.unwritten else np.full(1, np.nan)
+        known = last[np.isfinite(last)]
+        steps = self.steps_per_update * len(self.program.seeds)
+        self.reporter.advance(
+            self.env_steps, steps / max(seconds, 1e-9), float(known.mean()) if known.size else math.nan
+        )
+
+    def _record(self) -> None:
+        update = self.progress.update
+        if self.schedule.due(self.schedule.log, update):
+            self._write_train()
+        if self.schedule.due(self.schedule.evaluation, update):
+            self._evaluate()
+        if self.schedule.due(self.schedule.checkpoint, update):
+            self._save()
+
+    def _write_train(self) -> None:
+        records, self.progress.unwritten = self.progress.unwritten, []
+        seconds = self.progress.seconds
+        steps = len(records) * self.steps_per_update * len(self.program.seeds)
+        elapsed = max(seconds - self.last_seconds, 1e-9)
+        self.last_seconds = seconds
+        self.records.write(
+            "train",
+            self.progress.update,
+            self.env_steps,
+            {"seconds": seconds, "steps_per_s": steps / elapsed},
+            combine(records),
+        )
+
+    def _evaluate(self) -> None:
+        result = self.program.evaluate(self.state.params, self.progress.update)
+        mean, low, high = mean_with_interval(result.episode_return)
+        self.records.write(
+            "evaluation",
+            self.progress.update,
+            self.env_steps,
+            {"seconds": self.progress.seconds},
+            {
+                "return": result.episode_return,
+                "agent_return": result.agent_return.mean(1),
+                "length": result.length.astype(np.float32).mean(1),
+            },
+        )
+        self.reporter.evaluated(self.env_steps, mean, low, high)
+        self.progress.final = _describe(result.episode_return, result.agent_return)
+        best = self.progress.best_return
+        if self.progress.update > 0 and (best is None or mean > best):
+            self.progress.best_return, self.progress.best_update = mean, self.progress.update
+            self._write_checkpoint("best", keep=1)
+
+    def _save(self) -> None:
+        if self.saved != self.progress.update:
+            self._write_checkpoint("checkpoints", self.config.keep_checkpoints)
+            self.saved = self.progress.update
+
+    def _write_checkpoint(self, name: str, keep: int) -> None:
+        progress = dataclasses.asdict(self.progress)
+        progress["unwritten"] = [
+            {name: value.tolist() for name, value in record.items()} for record in self.progress.unwritten
+        ]
+        self.records.flush()
+        checkpoints.save(
+            self.folder / name, self.progress.update, self.state, progress, self.config, self.versions, keep
+        )
+
+    def _diverged(self, update: int, finite: np.ndarray) -> TrainingDiverged:
+        seeds = ", ".join(str(seed) for seed in self.program.seeds[~finite])
+        kept = checkpoints.updates(self.folder / "checkpoints")
+        last = (
+            f"the last good checkpoint is {self.folder / 'checkpoints' / str(kept[-1])}"
+            if kept
+            else "no checkpoint was saved before"
+        )
+        return TrainingDiverged(
+            f"loss or parameters became NaN or infinite at update {update} (environment step "
+            f"{update * self.steps_per_update}, seed {seeds}): {last}; try a lower learning_rate or max_grad_norm"
+        )
+
+    def _interrupted(self, number: int) -> TrainingInterrupted:
+        return TrainingInterrupted(
+            f"stopped by {signal.Signals(number).name} and saved at update {self.progress.update} of "
+            f"{self.schedule.total}; continue with: jaxmarl-llm train --resume --out {self.folder}",
+            number,
+        )
+
+    def _finish(self) -> TrainResult:
+        """Evaluates the best checkpoint on fresh episodes and writes `summary.json`."""
+        progress = self.progress
+        best: dict[str, Any] = {}
+        if progress.best_update is not None:
+            params = self.state.params
+            path = self.folder / "best" / str(progress.best_update)
+            wrong = checkpoints.problem(path)
+            if wrong is not None:
+                self.reporter.note(f"checkpoint {path} is damaged ({wrong}): evaluating the last parameters instead")
+            elif progress.best_update != progress.update:
+                params = checkpoints.load(path, self.program.abstract_state, self.config).state.params
+            result = self.program.evaluate(params, _BEST_EVALUATION)
+            best = {"update": progress.best_update, **_describe(result.episode_return, result.agent_return)}
+        steps = self.env_steps * len(self.program.seeds)
+        summary = {
+            "updates": progress.update,
+            "env_steps": self.env_steps,
+            "num_seeds": len(self.program.seeds),
+            "seconds": round(progress.seconds, 3),
+            "compile_seconds": round(self.program.compile_seconds, 3),
+            "steps_per_s": round(steps / max(progress.seconds, 1e-9), 1),
+            "final": progress.final,
+            "best": best,
+        }
+        if is_main_process():
+            partial = self.folder / "summary.json.partial"
+            partial.write_text(json.dumps(summary, indent=2) + "\n")
+            os.replace(partial, self.folder / "summary.json")
+        return TrainResult(self.folder, summary)
+
+
+def _describe(episode_return: np.ndarray, agent_return: np.ndarray) -> dict[str, Any]:
+    """An evaluation in a few numbers, from `[S, E]` and `[S, E, N]`."""
+    mean, low, high = mean_with_interval(episode_return)
+    return {
+        "return": mean,
+        "interval": [low, high],
+        "return_by_seed": episode_return.mean(1).astype(float).tolist(),
+        "return_by_agent": agent_return.mean((0, 1)).astype(float).tolist(),
+    }

@@ -1,0 +1,180 @@
+"""The compiled functions of a run: start, one update, one evaluation; for S seeds at once.
+
+Axes: S seeds (leading, also when S is 1), M numbers of a packed metrics vector.
+"""
+
+import concurrent.futures
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.training.devices import Placement
+from jaxmarl_llm.training.evaluation import EvaluationResult, evaluate
+
+# Keeps the keys of evaluations apart from those of training.
+_EVALUATION_STREAM = 0xE7A1
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A run's functions, compiled ahead of time for one placement.
+
+    Attributes:
+      seeds: `[S]` uint32.
+      abstract_state: shapes, dtypes and shardings of the state.
+      shardings: the state's shardings.
+      metric_shapes: name to the shape of one seed's metric, `()` or `(N,)`.
+      compile_seconds: what tracing and compilation took.
+    """
+
+    seeds: np.ndarray
+    abstract_state: Any
+    shardings: Any
+    metric_shapes: dict[str, tuple[int, ...]]
+    compile_seconds: float
+    _init: Callable
+    _update: Callable
+    _evaluate: Callable
+
+    def init(self) -> Any:
+        """The state before the first update, every leaf with a leading axis S."""
+        return self._init(self.seeds)
+
+    def update(self, state: Any) -> tuple[Any, jax.Array]:
+        """One update of all seeds; `state` is donated. Returns at once with arrays that are still being computed.
+
+        Returns:
+          `(state, packed)`: `packed` `[S, M + 1]` is for `unpack`.
+        """
+        return self._update(state)
+
+    def unpack(self, packed: jax.Array) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Waits for an update and reads its metrics.
+
+        Returns:
+          `(metrics, finite)`: name to `[S]` or `[S, N]` float32, and `[S]` bool, whether the loss and all parameters
+          of a seed are finite.
+        """
+        values = np.asarray(packed)
+        metrics, start = {}, 0
+        for name, shape in self.metric_shapes.items():
+            stop = start + math.prod(shape)
+            metrics[name] = values[:, start:stop].reshape(len(values), *shape)
+            start = stop
+        return metrics, values[:, start] > 0
+
+    def evaluate(self, params: Any, number: int) -> EvaluationResult:
+        """Evaluates parameters on the host's behalf.
+
+        Args:
+          params: of all seeds.
+          number: names the evaluation; the same number draws the same episodes.
+
+        Returns:
+          The result as NumPy arrays with a leading axis S.
+        """
+        return jax.tree.map(np.asarray, self._evaluate(params, self.seeds, np.uint32(number)))
+
+
+def over_seeds(function: Callable, num_seeds: int) -> Callable:
+    """`vmap` over the leading axis S; for one seed the axis is only taken off and put back, which costs nothing."""
+    if num_seeds > 1:
+        return jax.vmap(function)
+
+    def one_seed(*arguments):
+        arguments = jax.tree.map(lambda leaf: leaf[0], arguments)
+        return jax.tree.map(lambda leaf: jnp.expand_dims(leaf, 0), function(*arguments))
+
+    return one_seed
+
+
+def _pack(metrics: dict[str, jax.Array], params: Any) -> jax.Array:
+    """Metrics of one seed in one vector, so that the host reads one array an update; the last entry is 1 if finite."""
+    finite = jnp.isfinite(metrics["total_loss"])
+    for leaf in jax.tree.leaves(params):
+        finite &= jnp.all(jnp.isfinite(leaf))
+    values = [jnp.ravel(metrics[name]).astype(jnp.float32) for name in sorted(metrics)]
+    return jnp.concatenate([*values, finite.astype(jnp.float32)[None]])
+
+
+def compile_program(
+    learner, placement: Placement, seeds: np.ndarray, *, num_episodes: int, greedy: bool, training: bool = True
+) -> Program:
+    """Traces and compiles a run's functions.
+
+    Args:
+      learner: a learner with `init`, `update`, `act`, `initial_memory`.
+      placement: the devices.
+      seeds: `[S]` uint32.
+      num_episodes: E, episodes of an evaluation for each seed.
+      greedy: whether evaluations take the likeliest actions.
+      training: false leaves out `init` and `update`, for runs that are only evaluated.
+
+    Returns:
+      Functions that take and return arrays placed as `placement` says.
+    """
+    start = time.perf_counter()
+    num_seeds = len(seeds)
+    shape_seeds = jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
+
+    def init(seeds):
+        return over_seeds(lambda seed: learner.init(jax.random.key(seed)), num_seeds)(seeds)
+
+    def update(state):
+        def one(state):
+            state, metrics = learner.update(state)
+            return state, _pack(metrics, state.params)
+
+        return over_seeds(one, num_seeds)(state)
+
+    def evaluate_all(params, seeds, number):
+        def one(params, seed):
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM), number)
+            return evaluate(learner, params, key, num_episodes, greedy)
+
+        return over_seeds(one, num_seeds)(params, seeds)
+
+    state = jax.eval_shape(init, shape_seeds)
+    shardings = placement.state_shardings(state)
+    state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
+    )
+    replicated = placement.replicated
+    lowered = {
+        "evaluate": jax.jit(evaluate_all, out_shardings=replicated).lower(
+            state.params, shape_seeds, jax.ShapeDtypeStruct((), np.uint32)
+        )
+    }
+    metric_shapes = {}
+    if training:
+        first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
+        metrics = jax.eval_shape(learner.update, first)[1]
+        metric_shapes = {name: metrics[name].shape for name in sorted(metrics)}
+        lowered["init"] = jax.jit(init, out_shardings=shardings).lower(shape_seeds)
+        lowered["update"] = jax.jit(
+            update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
+        ).lower(state)
+    # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
+    workers = len(lowered) if jax.process_count() == 1 else 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        compiled = dict(zip(lowered, pool.map(lambda function: function.compile(), lowered.values()), strict=True))
+    return Program(
+        seeds=seeds,
+        abstract_state=state,
+        shardings=shardings,
+        metric_shapes=metric_shapes,
+        compile_seconds=time.perf_counter() - start,
+        _init=compiled.get("init", _left_out),
+        _update=compiled.get("update", _left_out),
+        _evaluate=compiled["evaluate"],
+    )
+
+
+def _left_out(*_):
+    raise ValueError("this program was compiled with training=False")

@@ -1,0 +1,188 @@
+"""The folder of a run: what may be written into it, and how a trained run is read back."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training import checkpoints
+from jaxmarl_llm.training.build import build_learner
+from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
+from jaxmarl_llm.training.devices import place
+from jaxmarl_llm.training.program import Program, compile_program
+
+CONFIG_FILE = "config.yaml"
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The packages and the machine that a run depends on."""
+    import jaxmarl_llm
+
+    found = {"jaxmarl_llm": jaxmarl_llm.__version__, "python": platform.python_version()}
+    found |= {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return found | {"device": jax.devices()[0].device_kind}
+
+
+def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
+    """Refuses a folder that the run must not write into. Writes nothing.
+
+    Args:
+      folder: the folder that was chosen; need not exist.
+      config: the run's configuration.
+      resume: whether a run in the folder may be continued.
+
+    Raises:
+      UserError: says what the folder holds, and what to do.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder with --out")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(f"folder {folder} holds other files than a run's: choose another --out")
+    old = load_yaml(folder / CONFIG_FILE)
+    changed = differences(old, config)
+    if changed and not resume:
+        raise UserError(f"folder {folder} holds another run ({'; '.join(changed)}): choose another --out")
+    if not resume:
+        raise UserError(f"folder {folder} holds this run already: add --resume to continue it, or choose another --out")
+    if len(changed) == 1 and changed[0].startswith("total_steps:"):
+        if not (has_schedule(old) or has_schedule(config)):
+            return
+        raise UserError(
+            f"the run in {folder} has a schedule over its total_steps ({changed[0]}): resume it as it was, or start a "
+            "new run with another --out"
+        )
+    if changed:
+        raise UserError(
+            f"folder {folder} holds another run ({'; '.join(changed)}): resume it as it was with "
+            f"`jaxmarl-llm train --resume --out {folder}`, or choose another --out"
+        )
+
+
+def lock_folder(folder: Path) -> Any:
+    """Keeps a second process from writing into a run's folder; the lock goes with the process.
+
+    Returns:
+      The lock, released by its `close`.
+
+    Raises:
+      UserError: another process trains there now.
+    """
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(f"another process is training in {folder}: wait for it, or choose another --out") from None
+    return file
+
+
+def write_header(folder: Path, config: TrainConfig) -> None:
+    """Writes `config.yaml` and `versions.json`."""
+    for name, text in ((CONFIG_FILE, dump_yaml(config)), ("versions.json", json.dumps(versions(), indent=2) + "\n")):
+        partial = folder / f"{name}.partial"
+        partial.write_text(text)
+        os.replace(partial, folder / name)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A run read back from its folder.
+
+    Attributes:
+      folder: the folder.
+      config: its configuration.
+      learner: the learner, with its environment in `learner.env`.
+      params: the parameters of all seeds, every leaf with a leading axis S.
+      update: the update after which they were saved.
+      program: the compiled evaluation.
+    """
+
+    folder: Path
+    config: TrainConfig
+    learner: Any
+    params: Any
+    update: int
+    program: Program
+
+    def seed_params(self, index: int = 0) -> Any:
+        """The parameters of one seed, as `learner.act` takes them.
+
+        Args:
+          index: of the seed, from 0.
+
+        Raises:
+          UserError: the run has no such seed.
+        """
+        if not 0 <= index < self.config.num_seeds:
+            raise UserError(f"run {self.folder} has {self.config.num_seeds} seeds, numbered from 0: got {index}")
+        return jax.tree.map(lambda leaf: leaf[index], self.params)
+
+
+def seeds_of(config: TrainConfig) -> np.ndarray:
+    """`[S]` uint32: seed i of a run of many seeds is the seed of the same run alone."""
+    return np.arange(config.seed, config.seed + config.num_seeds, dtype=np.uint32)
+
+
+def load_run(
+    folder: str | Path, checkpoint: str = "best", *, num_episodes: int | None = None, greedy: bool | None = None
+) -> TrainedRun:
+    """Reads a trained run.
+
+    Args:
+      folder: what `--out` named.
+      checkpoint: `"best"` (by mean evaluation return), `"last"`, or an update's number.
+      num_episodes, greedy: of the run's evaluations; as it was trained unless given.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or it is damaged.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(f"no run in {folder}: give the folder that `jaxmarl-llm train --out` wrote")
+    config = load_yaml(folder / CONFIG_FILE)
+    path = _find_checkpoint(folder, checkpoint)
+    wrong = checkpoints.problem(path)
+    if wrong is not None:
+        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
+    learner = build_learner(config)
+    program = compile_program(
+        learner,
+        place(1, config.num_envs),
+        seeds_of(config),
+        num_episodes=num_episodes or config.eval_episodes,
+        greedy=config.eval_greedy if greedy is None else greedy,
+        training=False,
+    )
+    loaded = checkpoints.load(path, program.abstract_state, config)
+    return TrainedRun(folder, config, learner, loaded.state.params, loaded.update, program)
+
+
+def _find_checkpoint(folder: Path, checkpoint: str) -> Path:
+    saved = {
+        str(update): folder / name / str(update)
+        for name in ("best", "checkpoints")
+        for update in checkpoints.updates(folder / name)
+    }
+    if not saved:
+        raise UserError(f"run {folder} has no checkpoint yet: continue it with `train --resume --out {folder}`")
+    if checkpoint in ("best", "last"):
+        found = checkpoints.updates(folder / ("best" if checkpoint == "best" else "checkpoints"))
+        if found:
+            return folder / ("best" if checkpoint == "best" else "checkpoints") / str(found[-1])
+        return list(saved.values())[-1]
+    if checkpoint not in saved:
+        raise UserError(f"run {folder} has no checkpoint {checkpoint}: choose best, last, {', '.join(saved)}")
+    return saved[checkpoint]
