@@ -1,0 +1,75 @@
+"""Categorical policies with illegal actions masked out: finite everywhere, exact zero probability where illegal."""
+
+import jax
+import jax.numpy as jnp
+
+
+def masked_logits(logits, action_mask=None):
+    """Logits with illegal actions at the lowest finite number, so that softmax gives them probability 0.
+
+    Args:
+      logits: `[..., A]` float.
+      action_mask: `[..., A]` bool, legal actions; `None` for all. A row with none legal is treated as all legal.
+
+    Returns:
+      `[..., A]` float.
+    """
+    if action_mask is None:
+        return logits
+    legal = action_mask | ~jnp.any(action_mask, axis=-1, keepdims=True)
+    return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+
+
+def categorical_log_prob(logits, action):
+    """Log-probability of actions.
+
+    Args:
+      logits: `[..., A]` float, masked or not.
+      action: `[...]` int.
+
+    Returns:
+      `[...]` float; the lowest finite number (not minus infinity) for an illegal action.
+    """
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    # A one-hot sum instead of a gather: its gradient is elementwise, where a gather's would be a scatter.
+    chosen = jax.nn.one_hot(action, logits.shape[-1], dtype=bool)
+    return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=-1)
+
+
+def categorical_entropy(logits):
+    """Entropy in nats.
+
+    Args:
+      logits: `[..., A]` float, masked or not.
+
+    Returns:
+      `[...]` float, at least 0.
+    """
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    probs = jnp.exp(log_probs)
+    return -jnp.sum(jnp.where(probs > 0, probs * log_probs, 0.0), axis=-1)
+
+
+def categorical_sample(key, logits):
+    """One action a row.
+
+    Args:
+      key: consumed.
+      logits: `[..., A]` float, masked or not.
+
+    Returns:
+      `[...]` int32.
+    """
+    # Inverse of the cumulative distribution: one uniform number a row, where Gumbel noise needs A of them.
+    probs = jax.nn.softmax(logits, axis=-1)
+    cumulative = jnp.cumsum(probs, axis=-1)
+    uniform = jax.random.uniform(key, (*logits.shape[:-1], 1)) * cumulative[..., -1:]
+    action = jnp.sum(cumulative <= uniform, axis=-1)
+    # Rounding can push the draw past the last action of positive probability.
+    last = logits.shape[-1] - 1 - jnp.argmax(probs[..., ::-1] > 0, axis=-1)
+    return jnp.minimum(action, last).astype(jnp.int32)
+
+
+def categorical_mode(logits):
+    """The likeliest action, `[...]` int32, the first one at a tie."""
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)

@@ -1,0 +1,158 @@
+"""Acting: T steps of B environments with the current policies."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.algorithms.categorical import categorical_log_prob, categorical_sample, masked_logits
+from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, StepRecord, Trajectory
+from jaxmarl_llm.envs.base import Environment, TimeStep
+from jaxmarl_llm.envs.batching import cond_if_any
+from jaxmarl_llm.envs.wrappers import reset_where_done
+from jaxmarl_llm.networks.team import TeamNetwork
+
+
+def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_envs: int) -> RolloutState:
+    """B environments at the start of an episode. The key is consumed."""
+    timestep, env_state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    return RolloutState(
+        env_state=env_state,
+        timestep=timestep,
+        memory=network.initial_memory((num_envs,)),
+        reset=jnp.ones((num_envs,), bool),
+        episode_return=jnp.zeros((num_envs, env.num_agents)),
+        episode_length=jnp.zeros((num_envs,), jnp.int32),
+    )
+
+
+def evaluate_step(network: TeamNetwork, params, memory, observation, global_state, reset):
+    """Network outputs of a single step: like `TeamNetwork.apply` without the time axis; `reset` is `[...]`, no agents."""
+    num_agents = network.num_agents
+    reset = jnp.broadcast_to(reset[..., None], (*reset.shape, num_agents))
+    add_time = jax.tree.map(lambda leaf: leaf[None], (observation, global_state, reset))
+    memory, logits, value = network.apply(params, memory, *add_time)
+    return memory, logits[0], None if value is None else value[0]
+
+
+def shaped_reward(timestep: TimeStep) -> jax.Array:
+    """`[..., N]` float32, the environment's shaped reward, zeros where it has none."""
+    if isinstance(timestep.info, dict) and "shaped_reward" in timestep.info:
+        return timestep.info["shaped_reward"]
+    return jnp.zeros_like(timestep.reward)
+
+
+def critic_state(env: Environment, network: TeamNetwork, env_state) -> jax.Array | None:
+    """`[B, G]` float32 for a central critic, else `None`."""
+    return jax.vmap(env.global_state)(env_state) if network.module.central_critic else None
+
+
+def collect(
+    env: Environment,
+    network: TeamNetwork,
+    params: Any,
+    rollout: RolloutState,
+    key: jax.Array,
+    *,
+    num_steps: int,
+    shaped_weight: jax.Array,
+) -> tuple[RolloutState, Trajectory, StepRecord, jax.Array]:
+    """Runs the policies for T steps; an episode that ends begins anew on the next step.
+
+    Args:
+      env: the raw environment.
+      network: the team's networks.
+      params: their parameters.
+      rollout: where the B environments stand.
+      key: consumed.
+      num_steps: T.
+      shaped_weight: `[]` float32, weight of the shaped reward.
+
+    Returns:
+      `(rollout, trajectory, record, last_value)`; `last_value` `[B, N]` is the value of the time step after the last.
+    """
+
+    def step(rollout: RolloutState, key):
+        key_action, key_step, key_reset = jax.random.split(key, 3)
+        num_envs = rollout.reset.shape[0]
+        now = rollout.timestep
+        global_state = critic_state(env, network, rollout.env_state)
+        memory, logits, value = evaluate_step(
+            network, params, rollout.memory, now.observation, global_state, rollout.reset
+        )
+        logits = masked_logits(logits, now.action_mask)
+        action = categorical_sample(key_action, logits)
+
+        timestep, env_state = jax.vmap(env.step)(jax.random.split(key_step, num_envs), rollout.env_state, action)
+        done, shaped = timestep.done, shaped_reward(timestep)
+        final_value = _final_value(env, network, params, memory, timestep, env_state)
+        episode_return = rollout.episode_return + timestep.reward
+        episode_length = rollout.episode_length + 1
+
+        alive = rollout.reset[:, None] | ~now.terminated
+        trajectory = Trajectory(
+            observation=now.observation,
+            global_state=global_state,
+            action_mask=now.action_mask,
+            reset=rollout.reset,
+            alive=alive,
+            acting=alive & now.active,
+            action=action,
+            log_prob=categorical_log_prob(logits, action),
+            value=value,
+            reward=timestep.reward + shaped_weight * shaped,
+            terminated=timestep.terminated,
+            boundary=timestep.boundary,
+            done=done,
+            final_value=final_value,
+        )
+        record = StepRecord(
+            episode_return=jnp.where(done[:, None], episode_return, 0.0),
+            episode_length=jnp.where(done, episode_length, 0),
+            shaped_reward=shaped,
+        )
+        begin = jax.vmap(lambda key, timestep, state: reset_where_done(env, key, timestep, state))
+        timestep, env_state = begin(jax.random.split(key_reset, num_envs), timestep, env_state)
+        rollout = RolloutState(
+            env_state=env_state,
+            timestep=timestep,
+            memory=memory,
+            reset=done,
+            episode_return=jnp.where(done[:, None], 0.0, episode_return),
+            episode_length=jnp.where(done, 0, episode_length),
+        )
+        return rollout, (trajectory, record)
+
+    rollout, (trajectory, record) = jax.lax.scan(step, rollout, jax.random.split(key, num_steps))
+    _, _, last_value = evaluate_step(
+        network,
+        params,
+        rollout.memory,
+        rollout.timestep.observation,
+        critic_state(env, network, rollout.env_state),
+        rollout.reset,
+    )
+    return rollout, trajectory, record, last_value
+
+
+def _final_value(env, network, params, memory, timestep, env_state) -> jax.Array:
+    """`[B, N]`, value of the observation where a time limit cut an episode off; computed only on steps with one."""
+    cut_off = timestep.truncated[:, None] & ~timestep.terminated
+
+    def evaluate(params, memory, observation, env_state):
+        global_state = critic_state(env, network, env_state)
+        no_reset = jnp.zeros(cut_off.shape[:1], bool)
+        return evaluate_step(network, params, memory, observation, global_state, no_reset)[2]
+
+    def skip(params, memory, observation, env_state):
+        del params, memory, observation, env_state
+        return jnp.zeros(cut_off.shape)
+
+    value = cond_if_any(jnp.any(cut_off), evaluate, skip, params, memory, timestep.observation, env_state)
+    return jnp.where(cut_off, value, 0.0)
+
+
+def next_values(trajectory: Trajectory, last_value: jax.Array) -> jax.Array:
+    """`[T, B, N]`, value of each step's successor in the same episode."""
+    following = jnp.concatenate([trajectory.value[1:], last_value[None]])
+    return jnp.where(trajectory.done[..., None], trajectory.final_value, following)

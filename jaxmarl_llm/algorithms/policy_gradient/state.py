@@ -1,0 +1,126 @@
+"""What the policy-gradient learner carries and collects."""
+
+from typing import Any
+
+import jax
+from flax import struct
+
+from jaxmarl_llm.algorithms.value_normalization import ValueStatistics
+from jaxmarl_llm.envs.base import EnvState, TimeStep
+
+
+@struct.dataclass
+class RolloutState:
+    """Where the B environments stand; every array has a leading axis B.
+
+    Attributes:
+      env_state: states of the raw environments.
+      timestep: what the agents see now: after a reset where an episode just ended.
+      memory: recurrent memory before this time step, pytree of `[B, N, H]`.
+      reset: `[B]` bool, this time step is the first of an episode.
+      episode_return: `[B, N]` float32, rewards so far in the running episode.
+      episode_length: `[B]` int32.
+    """
+
+    env_state: EnvState
+    timestep: TimeStep
+    memory: Any
+    reset: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class LearnerState:
+    """Everything that training changes: saving it and loading it back resumes exactly.
+
+    Attributes:
+      params: pytree with a leading axis P (policies).
+      optimizer_state: pytree with a leading axis P.
+      value_statistics: `[P]`, running statistics of value targets.
+      rollout: where the environments stand.
+      key: the random key of the next update.
+      update: `[]` int32, number of updates done.
+    """
+
+    params: Any
+    optimizer_state: Any
+    value_statistics: ValueStatistics
+    rollout: RolloutState
+    key: jax.Array
+    update: jax.Array
+
+
+@struct.dataclass
+class Trajectory:
+    """One rollout, time-major: T steps of B environments with N agents.
+
+    Attributes:
+      observation: pytree of `[T, B, N, ...]`, before the step.
+      global_state: `[T, B, G]` float32 for a central critic, else `None`.
+      action_mask: `[T, B, N, A]` bool.
+      reset: `[T, B]` bool, the step is the first of an episode.
+      alive: `[T, B, N]` bool, the agent's episode had not ended before the step.
+      acting: `[T, B, N]` bool, alive and asked to act.
+      action: `[T, B, N]` int32.
+      log_prob: `[T, B, N]` float32, of the action when it was taken.
+      value: `[T, B, N]` float32, in the critic's (normalised) units.
+      reward: `[T, B, N]` float32, shaped reward included.
+      terminated: `[T, B, N]` bool.
+      boundary: `[T, B, N]` bool.
+      done: `[T, B]` bool.
+      final_value: `[T, B, N]` float32, value of the observation that a time limit cut off; 0 where none did.
+    """
+
+    observation: Any
+    global_state: Any
+    action_mask: jax.Array
+    reset: jax.Array
+    alive: jax.Array
+    acting: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    boundary: jax.Array
+    done: jax.Array
+    final_value: jax.Array
+
+
+@struct.dataclass
+class StepRecord:
+    """What a step adds to the episode statistics; `[T, B, ...]`.
+
+    Attributes:
+      episode_return: `[T, B, N]` float32, return of the episode that ended on the step, else 0.
+      episode_length: `[T, B]` int32, likewise.
+      shaped_reward: `[T, B, N]` float32, before its weight.
+    """
+
+    episode_return: jax.Array
+    episode_length: jax.Array
+    shaped_reward: jax.Array
+
+
+@struct.dataclass
+class Samples:
+    """What a gradient step reads: rows of a trajectory with their advantages. Leading axes `[T, B]` or `[1, rows]`.
+
+    Attributes:
+      observation, global_state, action_mask, reset, alive, acting, action, log_prob, value: as in `Trajectory`.
+      advantage: `[..., N]` float32.
+      target: `[..., N]` float32, return to predict, in the critic's (normalised) units.
+    """
+
+    observation: Any
+    global_state: Any
+    action_mask: jax.Array
+    reset: jax.Array
+    alive: jax.Array
+    acting: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array

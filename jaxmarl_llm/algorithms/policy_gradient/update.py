@@ -1,0 +1,148 @@
+"""Learning: epochs of minibatches over one rollout."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxmarl_llm.algorithms.categorical import categorical_entropy, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
+from jaxmarl_llm.algorithms.masking import masked_mean, masked_standardize
+from jaxmarl_llm.algorithms.policy_gradient.state import Samples
+
+
+def make_optimizer(learner) -> optax.GradientTransformation:
+    """Gradient clipping and Adam, without the learning rate, for the parameters of one policy."""
+    return optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
+
+
+def surrogate_loss(learner, params, memory, samples: Samples, entropy_coefficient) -> tuple[jax.Array, dict]:
+    """Clipped policy loss, value loss and entropy bonus, averaged within each policy and summed over policies.
+
+    Args:
+      learner: the configuration.
+      params: pytree with a leading axis P.
+      memory: recurrent memory before the first step, pytree of `[B, N, H]`.
+      samples: leading axes `[T, B]`.
+      entropy_coefficient: `[]` float32.
+
+    Returns:
+      The loss, and its parts as a flat dict.
+    """
+    network = learner.network_module
+    reset = jnp.broadcast_to(samples.reset[..., None], samples.action.shape)
+    _, logits, value = network.apply(params, memory, samples.observation, samples.global_state, reset)
+    logits = masked_logits(logits, samples.action_mask)
+    log_prob = categorical_log_prob(logits, samples.action)
+    entropy = categorical_entropy(logits)
+
+    advantage = samples.advantage
+    if learner.normalize_advantage:
+        advantage = per_policy(network, masked_standardize, advantage, samples.acting)
+    policy_loss = clipped_surrogate_loss(
+        log_prob, samples.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
+    )
+    # A clip of 0 or less means none; an infinite one is the same loss, and keeps the hyper-parameter a traced number.
+    clip = jnp.where(jnp.asarray(learner.value_clip) > 0, learner.value_clip, jnp.inf)
+    value_loss = clipped_value_loss(value, samples.value, samples.target, clip=clip)
+
+    def average(values, mask):
+        return policy_means(network, values, mask)
+
+    policy_loss, entropy = average(policy_loss, samples.acting), average(entropy, samples.acting)
+    value_loss = average(value_loss, samples.alive)
+    loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
+    log_ratio = log_prob - samples.log_prob
+    ratio = jnp.exp(log_ratio)
+    clipped = (ratio < 1.0 - learner.clip_low) | (ratio > 1.0 + learner.clip_high)
+    parts = {
+        "total_loss": loss.mean(),
+        "policy_loss": policy_loss.mean(),
+        "value_loss": value_loss.mean(),
+        "entropy": entropy.mean(),
+        "approximate_kl": average(ratio - 1.0 - log_ratio, samples.acting).mean(),
+        "clip_fraction": average(clipped.astype(jnp.float32), samples.acting).mean(),
+    }
+    return loss.sum(), parts
+
+
+def policy_membership(network) -> jax.Array:
+    """`[P, N]` bool, which agents use which policy."""
+    return jnp.arange(network.num_policies)[:, None] == jnp.asarray(network.policy_of_agent)[None, :]
+
+
+def policy_means(network, values, mask) -> jax.Array:
+    """`[P]`: mean of `values` `[..., N]` over the masked elements of each policy's agents."""
+    if network.num_policies == 1:
+        return masked_mean(values, mask)[None]
+    member = policy_membership(network)
+    return jax.vmap(lambda member: masked_mean(values, mask & _expand(member, mask.ndim)))(member)
+
+
+def policy_counts(network, mask) -> jax.Array:
+    """`[P]` float32: how many masked elements `[..., N]` belong to each policy's agents."""
+    count = jnp.sum(mask, axis=tuple(range(mask.ndim - 1)), dtype=jnp.float32)
+    return jnp.sum(jnp.where(policy_membership(network), count[None, :], 0.0), axis=-1)
+
+
+def per_policy(network, transform, values, mask) -> jax.Array:
+    """Applies `transform(values, mask)` within each policy's agents; shapes `[..., N]`."""
+    if network.num_policies == 1:
+        return transform(values, mask)
+    out = jnp.zeros_like(values)
+    for member in policy_membership(network):
+        member = _expand(member, mask.ndim)
+        out = jnp.where(member, transform(values, mask & member), out)
+    return out
+
+
+def _expand(member, ndim):
+    return member.reshape((1,) * (ndim - 1) + member.shape)
+
+
+def run_epochs(
+    learner, params: Any, optimizer_state: Any, memory: Any, samples: Samples, key: jax.Array, learning_rate, entropy
+) -> tuple[Any, Any, dict]:
+    """Epochs of minibatch gradient steps over one rollout.
+
+    Feed-forward networks draw minibatches from all T x B rows; recurrent ones from the B sequences, each whole and
+    from its stored first memory, so that the first epoch sees ratios of one.
+
+    Args:
+      learner: the configuration.
+      params, optimizer_state: pytrees with a leading axis P.
+      memory: memory before the rollout's first step, pytree of `[B, N, H]`.
+      samples: leading axes `[T, B]`.
+      key: consumed.
+      learning_rate, entropy: `[]` float32, of this update.
+
+    Returns:
+      `(params, optimizer_state, metrics)`, metrics averaged over all steps.
+    """
+    recurrent = learner.network_module.module.memory_size > 0
+    if not recurrent:
+        samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
+    num_columns = samples.reset.shape[1]
+    optimizer = make_optimizer(learner)
+
+    def minibatch_step(carry, columns):
+        params, optimizer_state = carry
+        part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), samples)
+        part_memory = jax.tree.map(lambda leaf: leaf[columns], memory)
+
+        def loss(params):
+            return surrogate_loss(learner, params, part_memory, part, entropy)
+
+        gradient, metrics = jax.grad(loss, has_aux=True)(params)
+        metrics["gradient_norm"] = jnp.mean(jax.vmap(optax.global_norm)(gradient))
+        updates, optimizer_state = jax.vmap(optimizer.update)(gradient, optimizer_state)
+        params = jax.tree.map(lambda param, update: param - learning_rate * update, params, updates)
+        return (params, optimizer_state), metrics
+
+    def epoch(carry, key):
+        columns = jax.random.permutation(key, num_columns).reshape(learner.num_minibatches, -1)
+        return jax.lax.scan(minibatch_step, carry, columns)
+
+    carry, metrics = jax.lax.scan(epoch, (params, optimizer_state), jax.random.split(key, learner.num_epochs))
+    return *carry, jax.tree.map(jnp.mean, metrics)

@@ -1,0 +1,126 @@
+"""Actor and critic of one policy."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from jaxmarl_llm.networks.initializers import blockwise_orthogonal
+from jaxmarl_llm.networks.recurrent import RecurrentCore
+
+_SQRT2 = math.sqrt(2.0)
+_ACTIVATIONS: dict[str, Callable] = {"tanh": nn.tanh, "relu": nn.relu}
+
+
+class Branch(nn.Module):
+    """From the features of the first layer to a head: nonlinearity, optional memory, hidden layers, output.
+
+    Attributes:
+      outputs: width of the head.
+      hidden_sizes: widths of the layers after the first one.
+      activation: `"tanh"` or `"relu"`.
+      memory_size: H of the recurrent core; 0 for none.
+      head_scale: gain of the head's initialisation.
+    """
+
+    outputs: int
+    hidden_sizes: tuple[int, ...]
+    activation: str
+    memory_size: int
+    head_scale: float
+
+    @nn.compact
+    def __call__(self, memory, x, reset):
+        activation = _ACTIVATIONS[self.activation]
+        x = activation(x)
+        if self.memory_size:
+            memory, x = RecurrentCore(self.memory_size)(memory, x, reset)
+        for size in self.hidden_sizes:
+            x = activation(nn.Dense(size, kernel_init=nn.initializers.orthogonal(_SQRT2))(x))
+        head = nn.Dense(self.outputs, kernel_init=nn.initializers.orthogonal(self.head_scale))
+        return memory, head(x)
+
+
+class ActorCritic(nn.Module):
+    """A policy head and a value head with separate weights.
+
+    Axes: T time, N agents; `...` any batch axes.
+
+    Attributes:
+      make_input: builds the first layer for given widths, see `networks.inputs`.
+      num_actions: A.
+      num_agents: N of the team; a central critic tells the agents apart by their index.
+      agent_id: the actor (and a critic on own observations) is told the agent's index too.
+      hidden_sizes: widths of the hidden layers, the first layer included.
+      activation: `"tanh"` or `"relu"`.
+      memory_size: H, of the recurrent core; 0 for a feed-forward network.
+      central_critic: the critic reads the global state and the agent's index instead of the observation.
+    """
+
+    make_input: Callable[[tuple[int, ...]], nn.Module]
+    num_actions: int
+    num_agents: int
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    memory_size: int = 0
+    central_critic: bool = False
+    agent_id: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        memory: Any,
+        observation: Any,
+        global_state: jax.Array | None,
+        reset: jax.Array,
+        agent_index: jax.Array,
+    ) -> tuple[Any, jax.Array, jax.Array | None]:
+        """Evaluates T steps.
+
+        Args:
+          memory: dict of `[..., N, H]` float32 under `"actor"` and `"critic"`; empty if feed-forward.
+          observation: pytree of `[T, ..., N, ...]`.
+          global_state: `[T, ..., G]` float32 for a central critic; `None` leaves the critic out.
+          reset: `[T, ..., N]` bool, first step of an episode.
+          agent_index: `[N]` int32.
+
+        Returns:
+          `(memory, logits [T, ..., N, A], value [T, ..., N])`; the value is `None` where a central critic was left out.
+        """
+        width, *hidden = self.hidden_sizes
+        # One product for both branches where both read the observation.
+        features = (width,) if self.central_critic else (width, width)
+        x = self.make_input(features)(observation)
+        if self.agent_id:
+            x = x + self._embed_agent("agent", features, agent_index, x.ndim)
+        actor_x, critic_x = x[..., :width], x[..., width:]
+        if self.central_critic and global_state is not None:
+            # The state is the same for all agents: its product is computed once, then told apart by the index.
+            first = nn.Dense(width, kernel_init=nn.initializers.orthogonal(_SQRT2), name="critic_input")
+            critic_x = first(global_state)[..., None, :]
+            critic_x = critic_x + self._embed_agent("critic_agent", (width,), agent_index, critic_x.ndim)
+
+        actor = self._branch("actor", self.num_actions, tuple(hidden), 0.01)
+        critic = self._branch("critic", 1, tuple(hidden), 1.0)
+        memory = dict(memory)
+        actor_memory, logits = actor(memory.get("actor"), actor_x, reset)
+        value = None
+        if not self.central_critic or global_state is not None:
+            critic_memory, value = critic(memory.get("critic"), critic_x, reset)
+            value = value[..., 0]
+            if self.memory_size:
+                memory["critic"] = critic_memory
+        if self.memory_size:
+            memory["actor"] = actor_memory
+        return memory, logits, value
+
+    def _branch(self, name: str, outputs: int, hidden: tuple[int, ...], head_scale: float) -> Branch:
+        return Branch(outputs, hidden, self.activation, self.memory_size, head_scale, name=name)
+
+    def _embed_agent(self, name: str, features: tuple[int, ...], agent_index: jax.Array, ndim: int) -> jax.Array:
+        """`[N, features]` with axes of size 1 in front: the same as a one-hot index appended to the input."""
+        table = self.param(name, blockwise_orthogonal(features, 1.0), (self.num_agents, sum(features)))
+        rows = table[agent_index]
+        return rows.reshape((1,) * (ndim - 2) + rows.shape)

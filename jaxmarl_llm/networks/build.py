@@ -1,0 +1,71 @@
+"""From a name and an observation space to a network."""
+
+import jax
+
+from jaxmarl_llm.envs.spaces import MultiDiscrete
+from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.networks.actor_critic import ActorCritic
+from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer
+
+NETWORKS = ("mlp", "cnn", "gru")
+
+
+def build_actor_critic(
+    observation_space,
+    num_actions: int,
+    num_agents: int,
+    *,
+    network: str = "mlp",
+    hidden_sizes: tuple[int, ...] = (64, 64),
+    activation: str = "tanh",
+    gru_size: int = 64,
+    central_critic: bool = False,
+    agent_id: bool = False,
+) -> ActorCritic:
+    """Builds the network of one policy for an observation space.
+
+    The first layer follows the space: an embedding sum for `MultiDiscrete` (factored) observations, convolutions for
+    `network="cnn"`, else a dense layer on the flattened observation.
+
+    Args:
+      observation_space: one agent's space, or a pytree of spaces.
+      num_actions: A.
+      num_agents: N.
+      network: `"mlp"`, `"cnn"` or `"gru"` (the first layer, then a gated recurrent unit, then the other layers).
+      hidden_sizes: widths of the hidden layers, at least one.
+      activation: `"tanh"` or `"relu"`.
+      gru_size: H of the recurrent unit.
+      central_critic: the critic reads the global state.
+      agent_id: tell the networks the agent's index.
+
+    Raises:
+      UserError: unknown network or activation, no hidden layer, or a CNN for an observation that is no image.
+    """
+    if network not in NETWORKS:
+        raise unknown_name("network", network, NETWORKS)
+    if activation not in ("tanh", "relu"):
+        raise unknown_name("activation", activation, ("tanh", "relu"))
+    if not hidden_sizes or min(hidden_sizes) < 1:
+        raise UserError(f"hidden_sizes needs at least one width of 1 or more, got {tuple(hidden_sizes)}")
+    leaves = jax.tree.leaves(observation_space)
+    if network == "cnn":
+        if len(leaves) != 1 or len(leaves[0].shape) != 3:
+            raise UserError(
+                "network 'cnn' needs an observation of shape (height, width, channels), "
+                f"this environment gives {[leaf.shape for leaf in leaves]}: use network 'mlp' or 'gru'"
+            )
+        make_input = InputLayer(ConvolutionInput)
+    elif len(leaves) == 1 and isinstance(leaves[0], MultiDiscrete):
+        make_input = InputLayer(FactoredInput, (("sizes", leaves[0].sizes),))
+    else:
+        make_input = InputLayer(DenseInput, (("event_ndims", tuple(len(leaf.shape) for leaf in leaves)),))
+    return ActorCritic(
+        make_input=make_input,
+        num_actions=num_actions,
+        num_agents=num_agents,
+        hidden_sizes=tuple(hidden_sizes),
+        activation=activation,
+        memory_size=gru_size if network == "gru" else 0,
+        central_critic=central_critic,
+        agent_id=agent_id,
+    )

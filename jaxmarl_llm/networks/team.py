@@ -1,0 +1,98 @@
+"""One network module for a team: which agent uses which set of parameters."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.networks.actor_critic import ActorCritic
+
+
+@dataclasses.dataclass(frozen=True)
+class TeamNetwork:
+    """Parameters of P policies, stacked, and the table that says which agent uses which.
+
+    Axes: T time, N agents, P policies, A actions, G global state; `...` any batch axes.
+
+    Attributes:
+      module: the network of one policy.
+      policy_of_agent: `N` policy indices: `(0, 0)` shared, `(0, 1)` isolated, `(0, 0, 1)` by group.
+    """
+
+    module: ActorCritic
+    policy_of_agent: tuple[int, ...]
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.policy_of_agent)
+
+    @property
+    def num_policies(self) -> int:
+        return max(self.policy_of_agent) + 1
+
+    def init(self, key: jax.Array, observation: Any, global_state: jax.Array) -> Any:
+        """Parameters with a leading axis P on every leaf.
+
+        Args:
+          key: consumed.
+          observation: pytree of `[N, ...]`, one example.
+          global_state: `[G]`, one example.
+        """
+        # One agent is enough to know the shapes.
+        observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
+        memory = jax.tree.map(lambda leaf: leaf[:1], self.initial_memory())
+        reset, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
+
+        def init_one(key):
+            return self.module.init(key, memory, observation, global_state[None], reset, agent_index)["params"]
+
+        return jax.vmap(init_one)(jax.random.split(key, self.num_policies))
+
+    def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
+        """Memory at the start of an episode: a dict of `batch_shape + (N, H)`, empty for feed-forward networks."""
+        size = self.module.memory_size
+        if not size:
+            return {}
+        shape = (*batch_shape, self.num_agents, size)
+        return {"actor": jnp.zeros(shape), "critic": jnp.zeros(shape)}
+
+    def apply(
+        self, params: Any, memory: Any, observation: Any, global_state: jax.Array | None, reset: jax.Array
+    ) -> tuple[Any, jax.Array, jax.Array | None]:
+        """Evaluates T steps of the whole team.
+
+        Args:
+          params: as `init` gives.
+          memory: pytree of `[..., N, H]`.
+          observation: pytree of `[T, ..., N, ...]`.
+          global_state: `[T, ..., G]` float32, or `None` to leave a central critic out.
+          reset: `[T, ..., N]` bool, first step of an episode.
+
+        Returns:
+          `(memory, logits [T, ..., N, A], value [T, ..., N] or None)`.
+        """
+        agent_index = jnp.arange(self.num_agents)
+        if self.num_policies == 1:
+            own = jax.tree.map(lambda leaf: leaf[0], params)
+            return self.module.apply({"params": own}, memory, observation, global_state, reset, agent_index)
+
+        own = jax.tree.map(lambda leaf: leaf[jnp.asarray(self.policy_of_agent)], params)
+        time_axis, batch_axis = reset.ndim - 1, reset.ndim - 2
+
+        def apply_one(own, memory, observation, reset, agent_index):
+            # Each agent keeps an agent axis of size 1, so the module need not know how it is called.
+            memory = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, batch_axis), memory)
+            observation = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, time_axis), observation)
+            memory, logits, value = self.module.apply(
+                {"params": own}, memory, observation, global_state, reset[..., None], agent_index[None]
+            )
+            memory = jax.tree.map(lambda leaf: leaf.take(0, axis=batch_axis), memory)
+            return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
+
+        has_value = global_state is not None or not self.module.central_critic
+        return jax.vmap(
+            apply_one,
+            in_axes=(0, batch_axis, time_axis, time_axis, 0),
+            out_axes=(batch_axis, time_axis, time_axis if has_value else None),
+        )(own, memory, observation, reset, agent_index)
