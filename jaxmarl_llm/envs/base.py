@@ -158,7 +158,7 @@ class Environment(abc.ABC, Generic[StateT]):
     @property
     def global_state_size(self) -> int:
         """G, the length of `global_state`."""
-        state = jax.eval_shape(self.initial_state, jax.random.key(0))
+        state = jax.eval_shape(self.reset, jax.eval_shape(lambda: jax.random.key(0)))[1]
         return jax.eval_shape(self.global_state, state).shape[0]
 
     def reset(self, key: jax.Array) -> tuple[TimeStep, StateT]:

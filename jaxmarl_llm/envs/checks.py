@@ -219,7 +219,7 @@ def _check_auto_reset(env, rollout, key) -> None:
         key_action, *keys = jax.random.split(key, 3)
         action = _random_legal(key_action, mask)
         keys = jnp.stack(keys)
-        raw, _ = jax.vmap(env.step)(jax.vmap(lambda k: jax.random.split(k)[0])(keys), state, action)
+        raw, _ = jax.vmap(env.step)(jax.vmap(lambda key: wrapped.step_and_reset_keys(key)[0])(keys), state, action)
         timestep, state = jax.vmap(wrapped.step)(keys, state, action)
         return (state, timestep.action_mask), (raw, timestep, state.step, jax.vmap(env.observe)(state))
 

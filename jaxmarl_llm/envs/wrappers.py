@@ -16,11 +16,23 @@ from jaxmarl_llm.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wrapper(Environment):
-    """Passes everything on to `env`; subclasses override what they change."""
+    """Passes everything on to `env`; subclasses override what they change.
+
+    `reset` and `step` are assembled from the hooks below. Around an environment with a `step` of its own, such as an
+    `auto_reset` one, override `reset` and `step` as well.
+
+    Raises:
+      UserError: the `step` of `env` would be lost.
+    """
 
     env: Environment
 
     def __post_init__(self):
+        if type(self).step is Environment.step and type(self.env).step is not Environment.step:
+            raise UserError(
+                f"{type(self).__name__} would drop the step of {type(self.env).__name__}: wrap the raw environment "
+                f"first, or override reset and step in {type(self).__name__}"
+            )
         object.__setattr__(self, "max_steps", self.env.max_steps)
 
     @property
@@ -125,11 +137,17 @@ class AutoReset(Wrapper):
         return self._with_final(timestep, timestep.observation), state
 
     def step(self, key, state, action):
-        key_step, key_reset = jax.random.split(key)
+        key_step, key_reset = self.step_and_reset_keys(key)
         raw, state = self.env.step(key_step, state, action)
         pool = _state_pool(self.env, self.pool_size, self.pool_seed) if self.pool_size else None
         timestep, state = reset_where_done(self.env, key_reset, raw, state, pool=pool)
         return self._with_final(timestep, raw.observation), state
+
+    @staticmethod
+    def step_and_reset_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The keys that `step` uses, from its own."""
+        # In a batch two folds are cheaper than one split, which writes an array with a minor axis of 2.
+        return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
     @staticmethod
     def _with_final(timestep: TimeStep, final_observation) -> AutoResetTimeStep:
@@ -146,14 +164,19 @@ def auto_reset(env: Environment, *, pool_size: int = 0, pool_seed: int = 0) -> A
 
     Args:
       env: a raw environment.
-      pool_size: K, number of prepared initial states; 0 for exact resets.
+      pool_size: K, number of prepared initial states, at most 2**16; 0 for exact resets.
       pool_seed: seed of the pool.
 
     Returns:
       An environment whose time steps are `AutoResetTimeStep`.
+
+    Raises:
+      UserError: `pool_size` is out of range, or `env` is an `auto_reset` or `LogEpisodes` environment already.
     """
-    if pool_size < 0:
-        raise UserError(f"pool_size must be 0 (exact resets) or more, got {pool_size}")
+    if not 0 <= pool_size <= 2**16:
+        raise UserError(f"pool_size must be 0 (exact resets) to {2**16}, got {pool_size}")
+    if isinstance(env, AutoReset | LogEpisodes):
+        raise UserError(f"auto_reset goes around the raw environment, not around {type(env).__name__}")
     return AutoReset(env=env, pool_size=pool_size, pool_seed=pool_seed)
 
 
