@@ -96,7 +96,7 @@ class PolicyGradient:
         rollout = rollouts.init_rollout(self.env, network, key_rollout, self.num_envs)
         first = jax.tree.map(lambda leaf: leaf[0], (rollout.timestep.observation, rollout.env_state))
         params = network.init(key_params, first[0], self.env.global_state(first[1]))
-        return LearnerState(
+        state = LearnerState(
             params=params,
             optimizer_state=jax.vmap(updates.make_optimizer(self).init)(params),
             value_statistics=init_value_statistics((network.num_policies,)),
@@ -104,6 +104,8 @@ class PolicyGradient:
             key=key,
             update=jnp.zeros((), jnp.int32),
         )
+        # An observation may be a field of the state itself; a buffer that is held twice cannot be donated.
+        return jax.tree.map(jnp.copy, state)
 
     def update(self, state: LearnerState) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One rollout and the learning from it: pure, to be jitted, the state may be donated.

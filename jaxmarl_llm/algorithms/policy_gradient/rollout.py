@@ -27,7 +27,7 @@ def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_env
 
 
 def evaluate_step(network: TeamNetwork, params, memory, observation, global_state, reset):
-    """Network outputs of a single step: like `TeamNetwork.apply` without the time axis; `reset` is `[...]`, no agents."""
+    """Network outputs of one step: `TeamNetwork.apply` without time axis; `reset` is `[...]`, without agent axis."""
     num_agents = network.num_agents
     reset = jnp.broadcast_to(reset[..., None], (*reset.shape, num_agents))
     add_time = jax.tree.map(lambda leaf: leaf[None], (observation, global_state, reset))
