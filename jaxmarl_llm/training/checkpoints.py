@@ -189,9 +189,9 @@ def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
                 (path / "state").resolve(), args=ocp.args.StandardRestore(jax.tree.map(stored, abstract_state))
             )
     except (ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason, writer = " ".join(str(error).split())[:200], versions.get("jaxmarl_llm")
         raise UserError(
-            f"checkpoint {path}, written by jaxmarl-llm {versions.get('jaxmarl_llm')}, does not fit this learner: {reason}"
+            f"checkpoint {path}, written by jaxmarl-llm {writer}, does not fit this learner: {reason}"
         ) from None
 
     def adopt(data):

@@ -4,6 +4,8 @@ Averaging over the episodes that happen to finish within a window favours short 
 plays exactly one. Axes: E episodes, N agents.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,3 +88,21 @@ def mean_with_interval(episode_return: np.ndarray) -> tuple[float, float, float]
     samples = samples.mean(1) if samples.shape[0] > 1 else samples[0]
     low, high = bootstrap_interval(samples[None])
     return float(samples.mean()), float(low[0]), float(high[0])
+
+
+def describe(result: EvaluationResult) -> dict[str, Any]:
+    """An evaluation in a few numbers, for JSON.
+
+    Args:
+      result: arrays with a leading axis S (seeds): `[S, E]`, `[S, E, N]`, `[S, E]`.
+
+    Returns:
+      `return` and its `interval`, `return_by_seed` and `return_by_agent`.
+    """
+    mean, low, high = mean_with_interval(np.asarray(result.episode_return))
+    return {
+        "return": mean,
+        "interval": [low, high],
+        "return_by_seed": np.asarray(result.episode_return, float).mean(1).tolist(),
+        "return_by_agent": np.asarray(result.agent_return, float).mean((0, 1)).tolist(),
+    }

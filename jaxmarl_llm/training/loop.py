@@ -23,7 +23,7 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig
 from jaxmarl_llm.training.devices import any_process, barrier, is_main_process, place
-from jaxmarl_llm.training.evaluation import mean_with_interval
+from jaxmarl_llm.training.evaluation import describe, mean_with_interval
 from jaxmarl_llm.training.interruption import StopSignal
 from jaxmarl_llm.training.program import Program, compile_program
 from jaxmarl_llm.training.progress import Reporter
@@ -58,10 +58,14 @@ class TrainResult:
     Attributes:
       folder: the run's folder.
       summary: what `summary.json` holds.
+      learner: the learner, with its environment.
+      best_params: parameters of the best evaluation, every leaf with a leading axis S.
     """
 
     folder: Path
     summary: dict[str, Any]
+    learner: Any
+    best_params: Any
 
 
 @dataclasses.dataclass
@@ -115,7 +119,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
                 num_episodes=config.eval_episodes,
                 greedy=config.eval_greedy,
             )
-        run = _Run(config, folder, learner.steps_per_update, program, reporter)
+        run = _Run(config, folder, learner, program, reporter)
         run.restore()
         stack.callback(run.records.close)
         stack.callback(reporter.stop)
@@ -125,10 +129,11 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
 class _Run:
     """One call of `train`: the state on the devices, the progress on the host, and where both are written."""
 
-    def __init__(self, config: TrainConfig, folder: Path, steps_per_update: int, program: Program, reporter: Reporter):
+    def __init__(self, config: TrainConfig, folder: Path, learner: Any, program: Program, reporter: Reporter):
         self.config, self.folder, self.program, self.reporter = config, folder, program, reporter
-        self.steps_per_update = steps_per_update
-        self.schedule = make_schedule(config, steps_per_update)
+        self.learner = learner
+        self.steps_per_update = learner.steps_per_update
+        self.schedule = make_schedule(config, learner.steps_per_update)
         self.versions = versions()
         self.progress = _Progress()
         self.records: Records | NoRecords = NoRecords()
@@ -259,7 +264,7 @@ class _Run:
             },
         )
         self.reporter.evaluated(self.env_steps, mean, low, high)
-        self.progress.final = _describe(result.episode_return, result.agent_return)
+        self.progress.final = describe(result)
         best = self.progress.best_return
         if self.progress.update > 0 and (best is None or mean > best):
             self.progress.best_return, self.progress.best_update = mean, self.progress.update
@@ -304,8 +309,8 @@ class _Run:
         """Evaluates the best checkpoint on fresh episodes and writes `summary.json`."""
         progress = self.progress
         best: dict[str, Any] = {}
+        params = self.state.params
         if progress.best_update is not None:
-            params = self.state.params
             path = self.folder / "best" / str(progress.best_update)
             wrong = checkpoints.problem(path)
             if wrong is not None:
@@ -313,7 +318,7 @@ class _Run:
             elif progress.best_update != progress.update:
                 params = checkpoints.load(path, self.program.abstract_state, self.config).state.params
             result = self.program.evaluate(params, _BEST_EVALUATION)
-            best = {"update": progress.best_update, **_describe(result.episode_return, result.agent_return)}
+            best = {"update": progress.best_update, **describe(result)}
         steps = self.env_steps * len(self.program.seeds)
         summary = {
             "updates": progress.update,
@@ -329,15 +334,4 @@ class _Run:
             partial = self.folder / "summary.json.partial"
             partial.write_text(json.dumps(summary, indent=2) + "\n")
             os.replace(partial, self.folder / "summary.json")
-        return TrainResult(self.folder, summary)
-
-
-def _describe(episode_return: np.ndarray, agent_return: np.ndarray) -> dict[str, Any]:
-    """An evaluation in a few numbers, from `[S, E]` and `[S, E, N]`."""
-    mean, low, high = mean_with_interval(episode_return)
-    return {
-        "return": mean,
-        "interval": [low, high],
-        "return_by_seed": episode_return.mean(1).astype(float).tolist(),
-        "return_by_agent": agent_return.mean((0, 1)).astype(float).tolist(),
-    }
+        return TrainResult(self.folder, summary, self.learner, params)

@@ -1,0 +1,71 @@
+"""The command line: `jaxmarl-llm COMMAND`. Commands import what they need when they run, so that help is instant."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from jaxmarl_llm.errors import UserError, unknown_name
+
+_COMMANDS = {
+    "train": ("train", "train a team: jaxmarl-llm train PRESET [--option value ...]"),
+    "eval": ("inspect", "play episodes with a trained team and print its return"),
+    "render": ("inspect", "write a GIF of an episode of a trained team"),
+    "envs": ("listing", "list the environments"),
+    "presets": ("listing", "list the presets that train accepts"),
+    "bench": ("bench", "measure environment and training speed"),
+}
+
+# Exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+BAD_INPUT, DIVERGED, INTERRUPTED = 2, 1, 130
+
+
+def _usage() -> str:
+    width = max(map(len, _COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, (_, text) in _COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: jaxmarl-llm COMMAND [options]",
+            "",
+            "Multi-agent reinforcement learning in JAX.",
+            "",
+            *lines,
+            "",
+            "`jaxmarl-llm COMMAND --help` shows a command's options. Start with: jaxmarl-llm train demo",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+      argv: the arguments after the program's name; those of the process unless given.
+
+    Returns:
+      The exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if argv[0] == "--version":
+        from jaxmarl_llm import __version__
+
+        print(f"jaxmarl-llm {__version__}")
+        return 0
+    try:
+        command, *arguments = argv
+        if command not in _COMMANDS:
+            raise unknown_name("command", command, _COMMANDS)
+        module = importlib.import_module(f"jaxmarl_llm.cli.{_COMMANDS[command][0]}")
+        return getattr(module, f"{command}_command")(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, a pager) has gone: nothing is wrong. Python must not complain at exit either.
+        sys.stdout = None
+        return 0

@@ -1,0 +1,133 @@
+"""`jaxmarl-llm train`."""
+
+import dataclasses
+import datetime
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxmarl_llm.cli.options import option_value, parse_options
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.config import TrainConfig, check_config, load_preset, load_yaml, preset_names
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """Options of `train`."""
+
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Continue the run in the folder --out from its last checkpoint."""
+    plots: bool = True
+    """Draw curves and a GIF of an episode at the end."""
+    coordinator_address: str | None = None
+    """Runs of several processes: host:port of process 0 (or set JAX_COORDINATOR_ADDRESS)."""
+    num_processes: int | None = None
+    """Runs of several processes: how many (or set JAX_NUM_PROCESSES)."""
+    process_id: int | None = None
+    """Runs of several processes: which one this is, from 0 (or set JAX_PROCESS_ID)."""
+
+
+def _description() -> str:
+    return (
+        "Train a team on an environment. PRESET is one of "
+        f"{', '.join(preset_names())}; or a YAML file of your own; or nothing, which leaves the defaults below. "
+        "Every option overrides the preset. Ctrl-C saves the run and exits; --resume continues it."
+    )
+
+
+def _split_preset(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return None, list(arguments)
+
+
+def _base_config(preset: str | None, arguments: Sequence[str]) -> TrainConfig:
+    """What the options override: the preset, or the configuration of the run that is resumed, or the defaults."""
+    if preset is not None:
+        return load_preset(preset)
+    out = option_value(arguments, "--out")
+    if "--resume" in arguments:
+        if out is None:
+            raise UserError("--resume needs the folder of the run: add --out DIR")
+        path = Path(out) / "config.yaml"
+        if not path.is_file():
+            raise UserError(f"no run to resume in {out}: check --out, or name a preset to begin one there")
+        return load_yaml(path)
+    if option_value(arguments, "--env") is None and not {"-h", "--help"} & set(arguments):
+        raise UserError(f"name a preset ({', '.join(preset_names())}) or an environment (--env NAME)")
+    return TrainConfig()
+
+
+def _merge_env_args(config: TrainConfig, base: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
+    """Settings on the command line add to the preset's, unless another environment was chosen."""
+    given = any(argument.partition("=")[0].replace("_", "-") == "--env-args" for argument in arguments)
+    settings: dict[str, Any] = dict(base.env_args) if config.env == base.env else {}
+    return dataclasses.replace(config, env_args=settings | (config.env_args if given else {}))
+
+
+def parse_train(arguments: Sequence[str]) -> tuple[TrainOptions, str]:
+    """Options of a training run, with the preset, the defaults and the name of the folder filled in.
+
+    Returns:
+      `(options, name)`: the name of the preset or environment, for folders and titles.
+    """
+    preset, arguments = _split_preset(arguments)
+    base = _base_config(preset, arguments)
+    program = f"jaxmarl-llm train {preset or '[PRESET]'}"
+    options = parse_options(
+        TrainOptions, arguments, program=program, default=TrainOptions(config=base), description=_description()
+    )
+    config = _merge_env_args(options.config, base, arguments)
+    check_config(config)
+    name = Path(preset).stem if preset else config.env.rpartition(":")[2]
+    if not config.out:
+        if options.resume:
+            raise UserError("--resume needs the folder of the run: add --out DIR")
+        if options.num_processes or options.coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"):
+            raise UserError("a run of several processes needs one folder that all of them name: add --out DIR")
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        config = dataclasses.replace(config, out=str(Path("runs") / f"{name}-{stamp}"))
+    return dataclasses.replace(options, config=config), name
+
+
+def train_command(arguments: Sequence[str]) -> int:
+    """Trains a run; returns the exit status."""
+    options, name = parse_train(arguments)
+
+    from rich.console import Console
+
+    from jaxmarl_llm.cli.finish import finish_run
+    from jaxmarl_llm.training.compilation_cache import use_compilation_cache
+    from jaxmarl_llm.training.devices import connect_processes, is_main_process
+    from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted, train
+    from jaxmarl_llm.training.progress import Reporter, TerminalReporter
+
+    use_compilation_cache()
+    connect_processes(options.coordinator_address, options.num_processes, options.process_id)
+    console = Console()
+    config = options.config
+    reporter = Reporter()
+    if is_main_process():
+        reporter = TerminalReporter(console)
+        seeds = f", {config.num_seeds} seeds" if config.num_seeds > 1 else ""
+        console.print(
+            f"{name}: {config.algorithm} on {config.env}, {config.num_envs} environments{seeds} -> {config.out}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    try:
+        result = train(config, resume=options.resume, reporter=reporter)
+    except TrainingInterrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except TrainingDiverged as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if is_main_process():
+        finish_run(result, config, console, plots=options.plots)
+    return 0
