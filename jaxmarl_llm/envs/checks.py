@@ -1,5 +1,6 @@
 """`check_env`: the conformance test of the environment contract, for our environments and for yours."""
 
+import functools
 from typing import Any
 
 import jax
@@ -51,17 +52,14 @@ def check_env(env: Environment, *, num_steps: int = 200, seed: int = 0) -> None:
       EnvCheckError: the first fault found, in one line.
     """
     check_static(env)
-    key_play, key_reset, key_auto = jax.random.split(jax.random.key(seed), 3)
-    play = jax.jit(_play, static_argnums=(0, 1))
-    rollout = play(env, num_steps, key_play)
-    _check_eager(env, rollout, key_play)
-    _same(
-        env,
-        rollout.after,
-        play(env, num_steps, key_play).after,
-        "two runs with the same key",
-        "use only `key` for randomness",
-    )
+    random = np.random.default_rng(seed)
+    key_first, key_draw, key_auto = jax.random.split(jax.random.key(seed), 3)
+    play = jax.jit(functools.partial(_play, env))
+    draws = _draw(env, key_draw, random, (num_steps,))
+    rollout = play(key_first, draws)
+    _check_eager(env, rollout, key_first)
+    again = play(key_first, draws)
+    _same(env, rollout.after, again.after, "two runs with the same key", "use only `key` for randomness")
     host = _host(rollout)
     _check_observation(env, host)
     _check_reward_and_info(env, host)
@@ -71,42 +69,49 @@ def check_env(env: Environment, *, num_steps: int = 200, seed: int = 0) -> None:
     _check_global_state(env, host)
     step = jax.jit(jax.vmap(env.step))
     _check_vmap(env, step, rollout)
-    _check_inactive(env, step, rollout, key_reset)
+    _check_inactive(env, step, rollout, random)
     _check_time_limit(env, step, rollout)
-    _check_auto_reset(env, rollout, key_auto)
+    _check_auto_reset(env, rollout, key_auto, random)
     _check_render(env, rollout)
 
 
 # Random play.
 
 
-def _random_legal(key, action_mask):
-    return jax.random.categorical(key, jnp.where(action_mask, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
+def _legal_action(noise, action_mask):
+    """The legal action of the largest noise: uniform over the legal ones."""
+    return jnp.argmax(jnp.where(action_mask, noise, -1.0), axis=-1).astype(jnp.int32)
 
 
-def _play(env, num_steps, key) -> _Rollout:
-    key_first, key_steps = jax.random.split(key)
+def _draw(env, key, random, shape) -> tuple[jax.Array, jax.Array, np.ndarray]:
+    """Keys of step and reset and noise of the actions, drawn outside the compiled loops, which then compile faster."""
+    key_step, key_reset = jax.random.split(key)
+    noise = random.random((*shape, env.num_agents, env.action_space.n), np.float32)
+    return jax.random.split(key_step, shape), jax.random.split(key_reset, shape), noise
+
+
+def _play(env, key, draws) -> _Rollout:
     overridden = type(env).step is not Environment.step
 
-    def one_step(before, key):
-        key_action, key_step, key_reset = jax.random.split(key, 3)
+    def one_step(before, draw):
+        key_step, key_reset, noise = draw
         timestep, state = before
-        action = _random_legal(key_action, timestep.action_mask)
+        action = _legal_action(noise, timestep.action_mask)
         after = env.step(key_step, state, action)
         step = state.step if overridden else env.transition(key_step, state, action)[0].step
         record = _Rollout(key_step, action, before, after, step, env.global_state(after[1]))
         done = after[0].done
         return jax.tree.map(lambda new, old: jnp.where(done, new, old), env.reset(key_reset), after), record
 
-    return jax.lax.scan(one_step, env.reset(key_first), jax.random.split(key_steps, num_steps))[1]
+    return jax.lax.scan(one_step, env.reset(key), draws)[1]
 
 
 def _check_eager(env, rollout, key) -> None:
-    timestep, state = env.reset(jax.random.split(key)[0])
+    timestep, state = env.reset(key)
     advice = "use no Python or NumPy randomness and no state outside the arguments"
     _same(env, _at(rollout.before, 0), (timestep, state), "jitted and plain reset", advice, exact=False)
     for t in range(min(_EAGER_STEPS, rollout.action.shape[0])):
-        stepped = env.step(rollout.key[t], _at(rollout.before[1], t), rollout.action[t])
+        stepped = env.step(rollout.key[t], _at(rollout.before[1], t), _at(rollout.action, t))
         _same(env, _at(rollout.after, t), stepped, "jitted and plain step", advice, exact=False)
 
 
@@ -116,12 +121,12 @@ def _check_vmap(env, step, rollout) -> None:
     _same(env, rollout.after, batched, "vmap and a loop", advice, exact=False)
 
 
-def _check_inactive(env, step, rollout, key) -> None:
-    active = rollout.before[0].active
-    if np.asarray(active).all():
+def _check_inactive(env, step, rollout, random) -> None:
+    active, action = np.asarray(rollout.before[0].active), np.asarray(rollout.action)
+    if active.all():
         return
-    other = jax.random.randint(key, active.shape, 1, max(2, env.action_space.n), dtype=jnp.int32)
-    changed = jnp.where(active, rollout.action, (rollout.action + other) % env.action_space.n)
+    other = random.integers(1, max(2, env.action_space.n), active.shape, np.int32)
+    changed = np.where(active, action, (action + other) % env.action_space.n)
     one = step(rollout.key, rollout.before[1], rollout.action)
     two = step(rollout.key, rollout.before[1], changed)
     advice = "ignore it, for example action = jnp.where(self.active(state), action, 0) first in transition"
@@ -130,9 +135,9 @@ def _check_inactive(env, step, rollout, key) -> None:
 
 def _check_time_limit(env, step, rollout) -> None:
     state = rollout.before[1]
-    steps = env.max_steps - 1 - (jnp.arange(rollout.action.shape[0], dtype=jnp.int32) % 2)
+    steps = env.max_steps - 1 - (np.arange(rollout.action.shape[0], dtype=np.int32) % 2)
     timestep, _ = step(rollout.key, state.replace(step=steps), rollout.action)
-    last = np.asarray(steps) == env.max_steps - 1
+    last = steps == env.max_steps - 1
     if (np.asarray(timestep.truncated) != last).any():
         problem = f"true exactly on step {env.max_steps} was expected, with max_steps={env.max_steps}"
         fail(env, "timestep.truncated", problem, "leave the time limit to the base class")
@@ -179,7 +184,7 @@ def _check_terminated(env, rollout) -> None:
         agent = env.agents[int(np.argwhere(before & ~after)[0][-1])]
         problem = f"{agent} was terminated and then was not, within one episode"
         fail(env, "timestep.terminated", problem, "keep it true until the reset")
-    running = ~rollout.after[0].done[:, None]
+    running = ~(after.all(axis=-1) | rollout.after[0].truncated)[:, None]
     wrong = after & rollout.after[0].active & running
     if wrong.any():
         agent = env.agents[int(np.argwhere(wrong)[0][-1])]
@@ -207,25 +212,24 @@ def _check_global_state(env, rollout) -> None:
 # Automatic reset and the renderer.
 
 
-def _check_auto_reset(env, rollout, key) -> None:
+def _check_auto_reset(env, rollout, key, random) -> None:
     """Two copies, one step and two steps before the limit, so that ends fall on different steps."""
     wrapped = auto_reset(env)
-    late = env.max_steps - 1 - jnp.arange(2, dtype=jnp.int32)
-    state = jax.tree.map(lambda leaf: jnp.stack([leaf[0], leaf[0]]), rollout.before[1]).replace(step=late)
-    mask = jnp.stack([rollout.before[0].action_mask[0]] * 2)
+    late = env.max_steps - 1 - np.arange(2, dtype=np.int32)
+    twice = np.zeros(2, int)
+    state, mask = _at(rollout.before[1], twice).replace(step=late), _at(rollout.before[0].action_mask, twice)
 
-    def one_step(carry, key):
+    def one_step(carry, draw):
         state, mask = carry
-        key_action, *keys = jax.random.split(key, 3)
-        action = _random_legal(key_action, mask)
-        keys = jnp.stack(keys)
+        keys, _, noise = draw
+        action = _legal_action(noise, mask)
         raw, _ = jax.vmap(env.step)(jax.vmap(lambda key: wrapped.step_and_reset_keys(key)[0])(keys), state, action)
         timestep, state = jax.vmap(wrapped.step)(keys, state, action)
         return (state, timestep.action_mask), (raw, timestep, state.step, jax.vmap(env.observe)(state))
 
-    run = jax.jit(lambda carry, keys: jax.lax.scan(one_step, carry, keys)[1])
-    raw, timestep, step, observed = _host(run((state, mask), jax.random.split(key, 4)))
-    done = timestep.done
+    run = jax.jit(lambda carry, draws: jax.lax.scan(one_step, carry, draws)[1])
+    raw, timestep, step, observed = _host(run((state, mask), _draw(env, key, random, (4, 2))))
+    done = timestep.terminated.all(axis=-1) | timestep.truncated
     advice = "make observe(state) depend on the state alone"
     _same(
         env,
@@ -259,14 +263,21 @@ def _check_render(env, rollout) -> None:
 
 
 def _at(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+    """The entries `index` of the leading axis, cut out on the host so that nothing is compiled."""
+
+    def cut(leaf):
+        return leaf[index] if _is_key(leaf) else jnp.asarray(np.asarray(leaf)[index])
+
+    return jax.tree.map(cut, tree)
+
+
+def _is_key(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _host(tree):
     def to_numpy(leaf):
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        return np.asarray(leaf)
+        return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
     return jax.tree.map(to_numpy, tree)
 

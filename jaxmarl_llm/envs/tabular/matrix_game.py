@@ -144,13 +144,14 @@ class MatrixGame(Environment[MatrixGameState]):
                 canvas.text((0, i), "-" if choice < 0 else str(choice))
             return canvas.array()
         rows, columns = payoff.shape[:2]
+        shared = (payoff == payoff[..., :1]).all()
         canvas = Canvas(rows, columns, tile=72, caption=caption)
         for row in range(rows):
             for column in range(columns):
                 if (row, column) == tuple(last):
                     canvas.tile((row, column), PLAYED)
                 one, two = (f"{value:g}" for value in payoff[row, column])
-                canvas.text((row, column), one if one == two else f"{one}, {two}", size=0.24)
+                canvas.text((row, column), one if shared else f"{one}, {two}", size=0.24)
         return canvas.array()
 
 
