@@ -55,7 +55,8 @@ def _is_key(leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _to_storage(state: Any) -> Any:
+def to_storage(state: Any) -> Any:
+    """The state with its PRNG keys as plain integers, which is what a checkpoint holds."""
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, state)
 
 
@@ -105,7 +106,7 @@ def save(
         partial.mkdir(parents=True)
     barrier(f"checkpoint {update} begins")
     with _orbax() as orbax:
-        orbax.save((partial / "state").resolve(), args=ocp.args.StandardSave(_to_storage(state)))
+        orbax.save((partial / "state").resolve(), args=ocp.args.StandardSave(to_storage(state)))
     if is_main_process():
         (partial / "progress.json").write_text(json.dumps(progress))
         (partial / "config.yaml").write_text(dump_yaml(config))

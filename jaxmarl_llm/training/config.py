@@ -329,7 +329,8 @@ def differences(old: TrainConfig, new: TrainConfig, *, ignore: Sequence[str] = R
 
 def has_schedule(config: TrainConfig) -> bool:
     """Whether a schedule runs over `total_steps`, so that another total makes another run from its first step on."""
-    return config.learning_rate_schedule != "constant" or config.entropy_coefficient != config.entropy_coefficient_final
+    final = config.entropy_coefficient_final
+    return config.learning_rate_schedule != "constant" or final not in (None, config.entropy_coefficient)
 
 
 _MINIMUM = {

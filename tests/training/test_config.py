@@ -1,0 +1,161 @@
+import dataclasses
+import inspect
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxmarl_llm.envs import environment_names
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.build import build_environment
+from jaxmarl_llm.training.config import (
+    FIELDS,
+    TrainConfig,
+    check_config,
+    config_from_mapping,
+    differences,
+    dump_yaml,
+    has_schedule,
+    learner_settings,
+    load_preset,
+    load_yaml,
+    parse_count,
+    parse_scalar,
+    preset_description,
+    preset_names,
+)
+
+
+def test_learner_fields_have_the_learners_names_and_defaults():
+    from jaxmarl_llm.algorithms import policy_gradient
+
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(policy_gradient).parameters.items()
+        if name not in ("env", "critic")
+    }
+    config = TrainConfig()
+    ours = learner_settings(config)
+    assert set(ours) == set(parameters) - {"normalize_value"}
+    assert set(learner_settings(TrainConfig(normalize_value=True))) == set(parameters)
+    for name, value in ours.items():
+        assert value == parameters[name].default, name
+
+
+def test_every_field_has_a_meaning():
+    source = inspect.getsource(TrainConfig)
+    for name in FIELDS:
+        after = source.split(f"    {name}: ", 1)[1].split("\n", 1)[1]
+        assert after.startswith('    """') and after[7:8].isalpha(), name
+
+
+def test_the_configuration_imports_neither_jax_nor_flax():
+    code = "import sys, jaxmarl_llm.training.config; sys.exit(bool({'jax', 'flax', 'orbax'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_is_quick_and_complete():
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxmarl_llm.cli", "train", "--help"], capture_output=True, text=True, check=True
+    )
+    # Two seconds on an idle machine; the bound leaves room for a busy one.
+    assert time.perf_counter() - start < 6
+    for name in FIELDS:
+        assert f"--{name.replace('_', '-')}" in done.stdout
+    assert done.stdout.count("default:") >= len(FIELDS)
+
+
+def test_yaml_round_trip(tmp_path):
+    config = TrainConfig(
+        env="foraging", env_args={"size": 8, "cooperative": True}, sharing=(0, 0, 1), hidden_sizes=(32,), seed=4
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(config))
+    assert load_yaml(path) == config
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_sound(name):
+    config = load_preset(name)
+    check_config(config)
+    assert config.env in environment_names()
+    assert len(preset_description(name)) > 10
+    assert not config.out
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rat": 1}, "my.yaml: unknown field 'learning_rat': did you mean learning_rate"),
+        ({"network": "mpl"}, "did you mean mlp"),
+        ({"num_envs": "many"}, "num_envs"),
+        ({"num_envs": 1.5}, "num_envs"),
+        ({"agent_id": 3}, "agent_id"),
+        ({"hidden_sizes": [1.5]}, "hidden_sizes"),
+        ({"sharing": "isolate"}, "did you mean isolated"),
+        ({"env_args": [1]}, "env_args"),
+        ([1], "field: value"),
+    ],
+)
+def test_mistakes_in_yaml_are_named(values, message):
+    with pytest.raises(UserError, match=message):
+        config_from_mapping(values, "my.yaml")
+
+
+def test_yaml_numbers_may_be_written_as_people_write_them():
+    config = config_from_mapping({"learning_rate": "1e-3", "total_steps": "2e6", "sharing": [0, 1]}, "my.yaml")
+    assert (config.learning_rate, config.total_steps, config.sharing) == (1e-3, 2_000_000, (0, 1))
+    assert type(config.total_steps) is int
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("ring", "ring"), ("[1, 2]", [1, 2])]
+)
+def test_scalars(text, value):
+    assert parse_scalar(text) == value and type(parse_scalar(text)) is type(value)
+
+
+def test_counts():
+    assert [parse_count(text) for text in ("5", "1e6", "2_000", "1.5e3", "-1")] == [5, 1_000_000, 2000, 1500, -1]
+    for text in ("1.5", "x", "inf", ""):
+        with pytest.raises(ValueError, match="whole number"):
+            parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_envs", 0), ("discount", 1.5), ("learning_rate", 0.0), ("hidden_sizes", (0,)), ("eval_episodes", 0)],
+)
+def test_values_out_of_range_are_refused(field, value):
+    with pytest.raises(UserError, match=field):
+        check_config(dataclasses.replace(TrainConfig(), **{field: value}))
+
+
+def test_differences_leave_out_what_is_only_recorded():
+    old = TrainConfig(out="a", learning_rate=1e-3)
+    assert differences(old, dataclasses.replace(old, out="b", eval_every=5)) == []
+    assert differences(old, dataclasses.replace(old, learning_rate=1e-2)) == ["learning_rate: 0.001 -> 0.01"]
+
+
+def test_schedules_are_noticed():
+    assert has_schedule(TrainConfig())
+    assert not has_schedule(TrainConfig(learning_rate_schedule="constant"))
+    assert has_schedule(TrainConfig(learning_rate_schedule="constant", entropy_coefficient_final=0.0))
+
+
+def test_environment_from_an_import_path(tmp_path, monkeypatch):
+    (tmp_path / "my_package_for_tests.py").write_text(
+        "from jaxmarl_llm.envs.tabular.matrix_game import MatrixGame\nclass Mine(MatrixGame):\n    pass\nother = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = TrainConfig(env="my_package_for_tests:Mine", env_args={"max_steps": 7})
+    env = build_environment(config)
+    assert type(env).__name__ == "Mine" and env.max_steps == 7
+    with pytest.raises(UserError, match="did you mean Mine"):
+        build_environment(TrainConfig(env="my_package_for_tests:Mina"))
+    with pytest.raises(UserError, match="cannot import"):
+        build_environment(TrainConfig(env="no_such_package:Mine"))
+    with pytest.raises(UserError, match="did you mean max_steps"):
+        build_environment(dataclasses.replace(config, env_args={"max_step": 7}))

@@ -1,0 +1,244 @@
+import dataclasses
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training.comparison import assert_same_bits, metrics_without_times, saved_state
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training import TrainConfig, TrainingDiverged, TrainingInterrupted, checkpoints, load_run, train
+from jaxmarl_llm.training import loop as loop_module
+from jaxmarl_llm.training.progress import Reporter
+from jaxmarl_llm.training.runs import lock_folder
+
+
+class At(Reporter):
+    """Does something after a given update."""
+
+    def __init__(self, update, action):
+        self.steps, self.action, self.notes = update * 20, action, []
+
+    def advance(self, env_steps, steps_per_second, train_return):
+        if env_steps == self.steps:
+            self.action()
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+class PowerCut(BaseException):
+    pass
+
+
+def power_cut():
+    raise PowerCut
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def elsewhere(config, name):
+    return dataclasses.replace(config, out=str(Path(config.out).parent / name))
+
+
+def assert_same_runs(one, other, update):
+    assert metrics_without_times(one.out) == metrics_without_times(other.out)
+    states = [saved_state(config.out, config, loop_module.build_learner, update) for config in (one, other)]
+    assert_same_bits(*states)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.parametrize("log_every", [0, 60])
+def test_a_run_that_was_cut_off_resumes_bit_by_bit(fake_config, fake_learner, num_seeds, log_every):
+    whole = dataclasses.replace(fake_config, num_seeds=num_seeds, log_every=log_every)
+    cut = elsewhere(whole, "cut")
+    train(whole)
+    with pytest.raises(PowerCut):
+        train(cut, reporter=At(8, power_cut))
+    assert checkpoints.updates(Path(cut.out) / "checkpoints") == [3, 6]
+    # What a killed process can leave: a torn line, a half-written checkpoint.
+    with (Path(cut.out) / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "upd')
+    (Path(cut.out) / "checkpoints" / "9.partial").mkdir()
+    result = train(cut, resume=True)
+    assert_same_runs(whole, cut, 10)
+    assert checkpoints.updates(Path(cut.out) / "checkpoints") == [9, 10]
+    assert not list(Path(cut.out).rglob("*.partial"))
+    whole_summary = json.loads((Path(whole.out) / "summary.json").read_text())
+    assert result.summary["final"] == whole_summary["final"] and result.summary["best"] == whole_summary["best"]
+
+
+def test_an_interrupted_run_saves_and_resumes_bit_by_bit(fake_config, fake_learner):
+    # Update 5 is neither logged nor checkpointed: what was measured since the last line must survive.
+    whole = dataclasses.replace(fake_config, log_every=60)
+    stopped = elsewhere(whole, "stopped")
+    train(whole)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(TrainingInterrupted, match=r"SIGINT.* update 5 of 10.*train --resume --out") as caught:
+        train(stopped, reporter=At(5, interrupt))
+    assert caught.value.signal_number == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert checkpoints.updates(Path(stopped.out) / "checkpoints") == [3, 5]
+    train(stopped, resume=True)
+    assert_same_runs(whole, stopped, 10)
+
+
+def test_a_seed_of_many_is_the_run_of_that_seed(fake_config, fake_learner):
+    many = dataclasses.replace(fake_config, num_seeds=3, seed=5)
+    one = dataclasses.replace(elsewhere(fake_config, "one"), seed=6)
+    train(many)
+    train(one)
+    several, single = metrics_without_times(many.out), metrics_without_times(one.out)
+    for line_of_many, line in zip(several, single, strict=True):
+        for name, value in line.items():
+            if isinstance(value, list):
+                np.testing.assert_allclose(line_of_many[name][1], value[0], rtol=1e-5)
+
+
+def test_metrics_and_summary(fake_config, fake_learner):
+    result = train(fake_config)
+    lines = metrics_without_times(fake_config.out)
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    assert [line["update"] for line in evaluations] == [0, 4, 8, 10]
+    assert np.shape(evaluations[0]["return"]) == (1, 6) and np.shape(evaluations[0]["agent_return"]) == (1, 2)
+    assert [line["update"] for line in lines if line["kind"] == "train"] == list(range(1, 11))
+    assert lines[1]["env_steps"] == 20
+    assert result.summary["env_steps"] == 200 and result.summary["steps_per_s"] > 0
+    best = max(evaluations[1:], key=lambda line: np.mean(line["return"]))
+    assert result.summary["best"]["update"] == best["update"]
+    assert checkpoints.updates(Path(fake_config.out) / "best") == [best["update"]]
+    run = load_run(fake_config.out)
+    assert run.update == best["update"]
+    np.testing.assert_array_equal(run.seed_params()["weights"], result.best_params["weights"][0])
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(fake_config, fake_learner):
+    fake_learner["poison"] = 6
+    with pytest.raises(TrainingDiverged, match=r"at update 7 \(environment step 140, seed 0\).*checkpoints/6"):
+        train(fake_config)
+    folder = Path(fake_config.out) / "checkpoints"
+    assert checkpoints.updates(folder) == [3, 6]
+    assert checkpoints.problem(folder / "6") is None
+
+
+def test_nan_is_noticed_before_it_is_saved(fake_config, fake_learner):
+    fake_learner["poison"] = 5
+    with pytest.raises(TrainingDiverged, match=r"at update 6 .*checkpoints/3"):
+        train(dataclasses.replace(fake_config, log_every=200, eval_every=-1))
+
+
+def test_a_finished_run_resumes_to_its_end_at_once(fake_config, fake_learner):
+    train(fake_config)
+    before = (Path(fake_config.out) / "metrics.jsonl").read_text()
+    result = train(fake_config, resume=True)
+    assert result.summary["updates"] == 10
+    assert (Path(fake_config.out) / "metrics.jsonl").read_text() == before
+
+
+def test_resume_in_an_empty_folder_begins(fake_config, fake_learner):
+    assert train(fake_config, resume=True).summary["updates"] == 10
+
+
+def test_a_longer_total_continues_where_no_schedule_forbids_it(fake_config, fake_learner):
+    config = dataclasses.replace(fake_config, learning_rate_schedule="constant")
+    train(config)
+    longer = dataclasses.replace(config, total_steps=240)
+    assert train(longer, resume=True).summary["updates"] == 12
+    train(fake_config := elsewhere(fake_config, "scheduled"))
+    with pytest.raises(UserError, match="schedule over its total_steps"):
+        train(dataclasses.replace(fake_config, total_steps=240), resume=True)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_the_folder_of_another_run_is_refused_and_left_alone(fake_config, fake_learner):
+    train(fake_config)
+    before = contents(fake_config.out)
+    with pytest.raises(UserError, match="holds this run already: add --resume"):
+        train(fake_config)
+    other = dataclasses.replace(fake_config, learning_rate=0.5)
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"another run \(learning_rate: 0.00025 -> 0.5\)"):
+            train(other, resume=resume)
+    assert contents(fake_config.out) == before
+
+
+def test_a_folder_that_is_no_run_is_refused(fake_config, fake_learner):
+    folder = Path(fake_config.out)
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="holds other files"):
+        train(fake_config)
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    with pytest.raises(UserError, match="is a file"):
+        train(dataclasses.replace(fake_config, out=str(folder / "thesis.tex")))
+
+
+def test_two_processes_cannot_write_one_run(fake_config, fake_learner):
+    lock = lock_folder(Path(fake_config.out))
+    with pytest.raises(UserError, match="another process"):
+        train(fake_config, resume=True)
+    lock.close()
+    (Path(fake_config.out) / ".lock").unlink()
+    train(fake_config)
+
+
+def damage(path):
+    """Flips a byte in the largest file."""
+    file = max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_passed_over(fake_config, fake_learner):
+    whole = fake_config
+    cut = elsewhere(whole, "cut")
+    train(whole)
+    with pytest.raises(PowerCut):
+        train(cut, reporter=At(8, power_cut))
+    damage(Path(cut.out) / "checkpoints" / "6")
+    reporter = At(0, power_cut)
+    train(cut, resume=True, reporter=reporter)
+    assert "checkpoints/6 is damaged" in reporter.notes[0] and "older" in reporter.notes[0]
+    assert_same_runs(whole, cut, 10)
+
+
+def test_damage_to_all_checkpoints_is_refused(fake_config, fake_learner):
+    train(fake_config)
+    folder = Path(fake_config.out)
+    damage(folder / "checkpoints" / "10")
+    (folder / "checkpoints" / "9" / "progress.json").unlink()
+    shutil.rmtree(folder / "best")
+    before = contents(folder)
+    with pytest.raises(UserError, match=r"checkpoints/10 is damaged .* no sound older one"):
+        train(fake_config, resume=True)
+    assert contents(folder) == before
+    with pytest.raises(UserError, match=r"checkpoints/10 is damaged"):
+        load_run(folder)
+    with pytest.raises(UserError, match=r"progress.json is missing"):
+        load_run(folder, "9")
+    with pytest.raises(UserError, match="no checkpoint 7: choose best, last, 9, 10"):
+        load_run(folder, "7")
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(fake_config, fake_learner):
+    other = dataclasses.replace(elsewhere(fake_config, "other"), discount=0.5)
+    train(fake_config)
+    train(other)
+    shutil.rmtree(Path(other.out) / "checkpoints")
+    shutil.copytree(Path(fake_config.out) / "checkpoints", Path(other.out) / "checkpoints")
+    with pytest.raises(UserError, match=r"another configuration \(discount: 0.99 -> 0.5\)"):
+        train(other, resume=True)
+
+
+def test_a_run_needs_a_folder():
+    with pytest.raises(UserError, match="folder"):
+        train(TrainConfig())
