@@ -113,22 +113,15 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def run_title(metrics: RunMetrics) -> str:
-    """A short name of a run: environment, its setting that tells it from others, algorithm, number of seeds."""
+    """A short name of a run: environment, layout where it has one, algorithm, number of seeds."""
     config = metrics.config
-    env = config.get("env")
-    settings = config.get("env_kwargs") or config.get("env_settings") or {}
-    if isinstance(env, dict):
-        settings = {**env, **(env.get("kwargs") or env.get("settings") or {})}
-        env = env.get("name")
-    parts = [str(env)] if env else []
+    parts = [str(config["env"])] if config.get("env") else []
+    settings = config.get("env_args")
     if isinstance(settings, dict) and settings.get("layout"):
         # A layout may be a whole map: only names are short enough.
         parts.append(str(settings["layout"]).splitlines()[0][:24])
-    algorithm = config.get("algorithm") or config.get("learner")
-    if isinstance(algorithm, dict):
-        algorithm = algorithm.get("name")
-    if algorithm:
-        parts.append(str(algorithm).upper())
+    if config.get("algorithm"):
+        parts.append(str(config["algorithm"]).upper())
     seeds = metrics.num_seeds
     parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
     return " · ".join(parts)
