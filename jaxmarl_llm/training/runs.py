@@ -19,6 +19,7 @@ from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.training.program import Program, compile_program
 
 CONFIG_FILE = "config.yaml"
+_LOCK_FILE = ".lock"
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -44,7 +45,8 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a folder with --out")
-    if not folder.exists() or not any(folder.iterdir()):
+    # What a process that was killed while it began may have left does not count.
+    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{CONFIG_FILE}.partial"}:
         return
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"folder {folder} holds other files than a run's: choose another --out")
@@ -79,8 +81,11 @@ def lock_folder(folder: Path) -> Any:
     """
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / ".lock").open("w")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("w")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror}): choose another --out") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
