@@ -15,7 +15,19 @@ def random_index(key: jax.Array, size: int | jax.Array, shape: tuple[int, ...] =
     Returns:
       int32 of `shape`.
     """
-    bits = jax.random.bits(key, shape, jnp.uint32)
+    return index_from_bits(jax.random.bits(key, shape, jnp.uint32), size)
+
+
+def index_from_bits(bits: jax.Array, size: int | jax.Array) -> jax.Array:
+    """Scales random bits to `0 .. size - 1`, for several draws from one key whose sizes depend on one another.
+
+    Args:
+      bits: uint32, any shape, from `jax.random.bits`.
+      size: number of values, at most 2**16; a scalar or of the shape of `bits`.
+
+    Returns:
+      int32 of the shape of `bits`.
+    """
     high, low = bits >> 16, bits & 0xFFFF
     size = jnp.asarray(size, jnp.uint32)
     # (bits * size) >> 32 without 64-bit integers.
