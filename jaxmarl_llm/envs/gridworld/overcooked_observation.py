@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.envs.gridworld.overcooked_boundary import compute_apart
 from jaxmarl_llm.envs.gridworld.overcooked_layouts import Kitchen, parse_layout
 from jaxmarl_llm.envs.gridworld.overcooked_rules import (
     COUNTERS_PER_WORD,
@@ -99,29 +100,28 @@ def observe_global(kitchen: Kitchen, state: OvercookedState, max_steps: int) -> 
 class DenseTables:
     """Static tables, one entry each of the J = height * width * 26 plane cells.
 
-    Codes of an agent at place p: p itself, 4 p + direction ("look"), 4 p + held ("hold").
+    Codes of an agent at place p: 4 p + direction ("look"), 4 p + held ("hold"). An entry of a mask tells which bits of
+    a code matter to the plane cell, and the table beside it what they must be; 0 and 1 (never) where none matter.
 
     Attributes:
-      dtype: of the codes and tables: uint8 if `4 M` fits, else uint16.
-      fixed: the layout's own planes.
-      weight: 3 in channel 18, else 1: value where a comparison holds.
-      viewer_place, viewer_look, mate_place, mate_look, hold: the code that makes the entry 1.
-      content_mask: `[ceil(C / 4), J]`, bits of counter byte k (four counters of two bits) that matter to the entry.
-      content: what these bits must be; impossible where no counter matters.
-      pot: `[P, 4, J]`, all bits where channel 16, 18, 20 or 21 shows that pot, else 0.
-      urgency: 1 in channel 25.
+      viewer_mask, viewer: for the viewer's look.
+      mate_mask, mate: for a teammate's look.
+      hold: the hold of any agent that makes the entry 1 (times `weight`).
+      content_mask: `[ceil(C / 4), J]`, for counter byte k: four counters of two bits.
+      content: what the bits of the only byte that matters must be.
+      weight: uint8, value of an entry where an item is: 3 in channel 18, else 1.
+      pot: `[P, 24, J]` uint8, what each pot shows in each status; the first shows the layout's own planes as well.
+      urgency: uint8, 1 in channel 25.
     """
 
-    dtype: np.dtype
-    fixed: np.ndarray
-    weight: np.ndarray
-    viewer_place: np.ndarray
-    viewer_look: np.ndarray
-    mate_place: np.ndarray
-    mate_look: np.ndarray
+    viewer_mask: np.ndarray
+    viewer: np.ndarray
+    mate_mask: np.ndarray
+    mate: np.ndarray
     hold: np.ndarray
     content_mask: np.ndarray
     content: np.ndarray
+    weight: np.ndarray
     pot: np.ndarray
     urgency: np.ndarray
 
@@ -130,57 +130,65 @@ class DenseTables:
 def dense_tables(layout: str) -> DenseTables:
     """The tables of a layout given by name or text."""
     kitchen = parse_layout(layout)
-    # The greatest code is kept free: it stands for "no agent makes this entry 1".
-    dtype = np.dtype(np.uint8 if 4 * len(kitchen.floor) <= np.iinfo(np.uint8).max else np.uint16)
-    everything = np.iinfo(dtype).max
     shape = (kitchen.height, kitchen.width, NUM_CHANNELS)
+    # Bytes where the codes fit: four times as many fit in a vector register as 32-bit integers.
+    dtype = np.uint8 if 4 * len(kitchen.floor) <= np.iinfo(np.uint8).max else np.uint16
+    every_bit = np.iinfo(dtype).max
 
-    def table(value=0, *leading):
+    def table(value=0, *leading, dtype=dtype):
         return np.full((*leading, *shape), value, dtype)
 
-    fixed, weight, urgency = table(), table(1), table()
-    weight[:, :, 18] = 3
-    urgency[:, :, 25] = 1
-    for channel, symbol in ((10, "P"), (12, "O"), (14, "B"), (15, "X")):
-        for cell in kitchen.cells(symbol):
-            fixed[(*cell, channel)] = 1
-    for cell in set(kitchen.cells("W")) - set(kitchen.counters):
-        fixed[(*cell, 11)] = 1
-
-    viewer_place, viewer_look, mate_place, mate_look, hold = (table(everything) for _ in range(5))
+    viewer_mask, viewer, mate_mask, mate = table(), table(_NEVER), table(), table(_NEVER)
+    hold = table(every_bit)
     for place, cell in enumerate(kitchen.floor):
-        viewer_place[(*cell, 0)] = mate_place[(*cell, 1)] = place
+        for mask, value, channel in ((viewer_mask, viewer, 0), (mate_mask, mate, 1)):
+            mask[(*cell, channel)] = every_bit - 3
+            value[(*cell, channel)] = 4 * place
         for direction in range(4):
-            viewer_look[(*cell, 2 + direction)] = mate_look[(*cell, 6 + direction)] = 4 * place + direction
+            for mask, value, channel in ((viewer_mask, viewer, 2 + direction), (mate_mask, mate, 6 + direction)):
+                mask[(*cell, channel)] = every_bit
+                value[(*cell, channel)] = 4 * place + direction
         for channel, item in ((18, SOUP), (21, SOUP), (22, PLATE), (23, ONION)):
             hold[(*cell, channel)] = 4 * place + item
 
-    content_mask, content = table(0, -(-len(kitchen.counters) // 4)), table(_NEVER)
+    content_mask = table(0, -(-len(kitchen.counters) // 4), dtype=np.uint8)
+    content = table(_NEVER, dtype=np.uint8)
     for index, cell in enumerate(kitchen.counters):
-        shift = 2 * (index % 4)
+        byte, slot = divmod(index, 4)
         for channel, item in ((11, EMPTY), (18, SOUP), (21, SOUP), (22, PLATE), (23, ONION)):
-            content_mask[(index // 4, *cell, channel)] = 3 << shift
-            content[(*cell, channel)] = item << shift
+            content_mask[(byte, *cell, channel)] = 3 << (2 * slot)
+            content[(*cell, channel)] = item << (2 * slot)
 
-    pot = table(0, len(kitchen.pots), 4)
+    pot = table(0, len(kitchen.pots), NUM_POT_STATUS, dtype=np.uint8)
     for index, cell in enumerate(kitchen.pots):
-        for kind, channel in enumerate((16, 18, 20, 21)):
-            pot[(index, kind, *cell, channel)] = everything
+        for status in range(NUM_POT_STATUS):
+            waits = status >= POT_FULL
+            pot[(index, status, *cell, 16)] = POT_EMPTY - status if waits else 0
+            pot[(index, status, *cell, 18)] = 0 if waits else 3
+            pot[(index, status, *cell, 20)] = 0 if waits else status
+            pot[(index, status, *cell, 21)] = status == POT_READY
+    for channel, symbol in ((10, "P"), (12, "O"), (14, "B"), (15, "X")):
+        for cell in kitchen.cells(symbol):
+            pot[(0, slice(None), *cell, channel)] = 1
+    for cell in set(kitchen.cells("W")) - set(kitchen.counters):
+        pot[(0, slice(None), *cell, 11)] = 1
+
+    weight, urgency = table(1, dtype=np.uint8), table(dtype=np.uint8)
+    weight[:, :, 18] = 3
+    urgency[:, :, 25] = 1
 
     def flat(array):
         return array.reshape(*array.shape[:-3], -1)
 
     return DenseTables(
-        dtype=dtype,
-        fixed=flat(fixed),
-        weight=flat(weight),
-        viewer_place=flat(viewer_place),
-        viewer_look=flat(viewer_look),
-        mate_place=flat(mate_place),
-        mate_look=flat(mate_look),
+        viewer_mask=flat(viewer_mask),
+        viewer=flat(viewer),
+        mate_mask=flat(mate_mask),
+        mate=flat(mate),
         hold=flat(hold),
         content_mask=flat(content_mask),
         content=flat(content),
+        weight=flat(weight),
         pot=flat(pot),
         urgency=flat(urgency),
     )
@@ -188,45 +196,45 @@ def dense_tables(layout: str) -> DenseTables:
 
 def observe_dense(kitchen: Kitchen, tables: DenseTables, state: OvercookedState, max_steps: int) -> jax.Array:
     """`[N, height, width, 26]` uint8."""
-    num_agents, dtype = len(state.place), tables.dtype
 
-    def code(value):
-        return value.astype(dtype)
+    def shared(state):
+        return _shared_planes(tables, state, max_steps)
 
-    def equal(codes, table):
-        """`[N, J]`: N codes against one table."""
-        return jnp.stack(codes)[:, None] == jnp.asarray(table)[None, :]
+    def planes(state, shared_planes):
+        return _agent_planes(tables, state) | shared_planes[None, :]
 
-    place = [code(p) for p in state.place]
-    look = [code(4 * p + d) for p, d in zip(state.place, state.direction, strict=True)]
-    hold = [code(4 * p + h) for p, h in zip(state.place, state.held, strict=True)]
-    hit = equal(place, tables.viewer_place) | equal(look, tables.viewer_look)
+    # Two passes over flat planes: what all agents see alike is computed once, not once a viewer.
+    shared_planes = compute_apart(shared, state.step >= 0, state)
+    flat = compute_apart(planes, state.step >= 0, state, shared_planes)
+    return flat.reshape(len(state.place), kitchen.height, kitchen.width, NUM_CHANNELS)
+
+
+def _agent_planes(tables: DenseTables, state: OvercookedState) -> jax.Array:
+    """`[N, J]` uint8: channels 0 to 9."""
+    num_agents, dtype = len(state.place), tables.viewer.dtype
+    looks = [(4 * p + d).astype(dtype) for p, d in zip(state.place, state.direction, strict=True)]
+
+    def seen(looks, mask, value):
+        return (jnp.stack(looks)[:, None] & jnp.asarray(mask)[None, :]) == jnp.asarray(value)[None, :]
+
+    hit = seen(looks, tables.viewer_mask, tables.viewer)
     for k in range(1, num_agents):
-        order = [(viewer + k) % num_agents for viewer in range(num_agents)]
-        hit = hit | equal([place[i] for i in order], tables.mate_place)
-        hit = hit | equal([look[i] for i in order], tables.mate_look)
+        hit = hit | seen(looks[k:] + looks[:k], tables.mate_mask, tables.mate)
+    return hit.astype(jnp.uint8)
 
-    # What does not depend on the viewer.
-    shared = jnp.zeros(tables.fixed.shape, bool)
-    for value in hold:
-        shared = shared | (value == tables.hold)
-    bits = jnp.zeros(tables.fixed.shape, dtype)
+
+def _shared_planes(tables: DenseTables, state: OvercookedState, max_steps: int) -> jax.Array:
+    """`[J]` uint8: channels 10 to 25."""
+    bits = jnp.zeros(tables.content.shape, jnp.uint8)
     for k, mask in enumerate(tables.content_mask):
-        byte = code((state.counters[k // 4] >> (8 * (k % 4))) & 0xFF)
+        byte = (state.counters[k // 4] >> (8 * (k % 4))).astype(jnp.uint8)
         bits = bits | (byte & mask)
-    if len(tables.content_mask):
-        shared = shared | (bits == tables.content)
-    value = tables.fixed | (tables.urgency * code(_urgent(state, max_steps)))
-    for status, masks in zip(state.pot_status, tables.pot, strict=True):
-        raw = status >= POT_FULL
-        shown = (
-            jnp.where(raw, POT_EMPTY - status, 0),
-            jnp.where(raw, 0, 3),
-            jnp.where(raw, 0, status),
-            status == POT_READY,
-        )
-        for number, mask in zip(shown, masks, strict=True):
-            value = value | (code(number) & mask)
-    hit = hit | shared[None, :]
-    planes = jnp.where(hit, jnp.asarray(tables.weight)[None, :], jnp.zeros((), dtype)) | value[None, :]
-    return planes.astype(jnp.uint8).reshape(num_agents, kitchen.height, kitchen.width, NUM_CHANNELS)
+    hit = bits == tables.content
+    for place, held in zip(state.place, state.held, strict=True):
+        hit = hit | ((4 * place + held).astype(tables.hold.dtype) == tables.hold)
+    planes = jnp.where(hit, tables.weight, jnp.uint8(0)) | (
+        tables.urgency * _urgent(state, max_steps).astype(jnp.uint8)
+    )
+    for status, table in zip(state.pot_status, tables.pot, strict=True):
+        planes = planes | jnp.asarray(table).at[status].get(mode="promise_in_bounds")
+    return planes
