@@ -50,8 +50,9 @@ class MultiDiscrete:
 
     def sample(self, key: jax.Array, batch_shape: tuple[int, ...] = ()) -> jax.Array:
         """Uniform samples of shape `batch_shape + (F,)`."""
-        sizes = jnp.asarray(self.sizes, jnp.dtype(self.dtype))
-        return jax.random.randint(key, (*batch_shape, len(self.sizes)), 0, sizes, dtype=jnp.dtype(self.dtype))
+        shape = (*batch_shape, len(self.sizes))
+        sizes = jnp.broadcast_to(jnp.asarray(self.sizes, jnp.dtype(self.dtype)), shape)
+        return jax.random.randint(key, shape, 0, sizes, dtype=jnp.dtype(self.dtype))
 
     def contains(self, value) -> bool:
         """Whether every entry is an integer in range; any leading batch axes are allowed."""

@@ -45,6 +45,7 @@ class GridRace(Environment[GridRaceState]):
       who earned the shared reward: an agent that never moves has no arrival, whatever the team gets.
     State: `position` `[2, 2]` int32; `global_state` is both agents' observations.
     The best return from the start at discount 0.95 with the defaults is 0.728537, as for one agent alone.
+    Source: this library's own test of credit assignment; the grid is that of `Grid4x4`.
 
     Attributes:
       size: cells along a side, at least 2.

@@ -40,7 +40,7 @@ class MatrixGame(Environment[MatrixGameState]):
     Termination: after `max_steps` plays the game is over for good (`terminated`): no value lies behind the last play.
     State: `last_action` `[N]` int32; `global_state` is all agents' observations.
 
-    Games by name (agent 0 chooses the row):
+    Games by name (agent 0 chooses the row; source in brackets):
       climbing: [[11, -30, 0], [-30, 7, 6], [0, 0, 5]], shared (Claus and Boutilier 1998).
       penalty: [[10, 0, k], [0, 2, 0], [k, 0, 10]], shared, k is `penalty` (Claus and Boutilier 1998).
       prisoners_dilemma: 0 cooperates, 1 defects; 3 each, 1 each, or 0 against 5 (Axelrod 1984).
