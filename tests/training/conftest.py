@@ -1,10 +1,7 @@
 import pytest
-from training.fake_learner import FakeLearner
+from training.fake_learner import use_fake_learner
 
 from jaxmarl_llm.training import TrainConfig
-from jaxmarl_llm.training import loop as loop_module
-from jaxmarl_llm.training import runs as runs_module
-from jaxmarl_llm.training.build import build_environment
 
 
 @pytest.fixture
@@ -26,13 +23,4 @@ def fake_config(tmp_path):
 @pytest.fixture
 def fake_learner(monkeypatch):
     """Lets `train` and `load_run` use the fake learner; `fake_learner["poison"] = k` makes update k diverge."""
-    settings = {}
-
-    def build(config):
-        return FakeLearner(
-            build_environment(config), num_envs=config.num_envs, rollout_length=config.rollout_length, **settings
-        )
-
-    monkeypatch.setattr(loop_module, "build_learner", build)
-    monkeypatch.setattr(runs_module, "build_learner", build)
-    return settings
+    return use_fake_learner(monkeypatch)

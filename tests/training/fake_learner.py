@@ -62,3 +62,19 @@ class FakeLearner:
     def act(self, params, timestep, memory, key, greedy=True):
         shape = timestep.active.shape
         return jnp.broadcast_to((params["weights"][0] > 0).astype(jnp.int32), shape), memory
+
+
+def use_fake_learner(monkeypatch) -> dict[str, Any]:
+    """Lets `train` and `load_run` build fake learners, with the settings in the dict that is returned."""
+    from jaxmarl_llm.training import loop, runs
+    from jaxmarl_llm.training.build import build_environment
+
+    settings: dict[str, Any] = {}
+
+    def build(config):
+        env = build_environment(config)
+        return FakeLearner(env, num_envs=config.num_envs, rollout_length=config.rollout_length, **settings)
+
+    monkeypatch.setattr(loop, "build_learner", build)
+    monkeypatch.setattr(runs, "build_learner", build)
+    return settings

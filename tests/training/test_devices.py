@@ -46,7 +46,7 @@ def assert_close_metrics(one, other):
                 assert value == other_line[name]
 
 
-@pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_devices_give_the_result_of_one(tiny_config, num_seeds, tmp_path):
     config = dataclasses.replace(tiny_config, num_seeds=num_seeds)
     one = train(config)

@@ -1,0 +1,152 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from training.fake_learner import use_fake_learner
+
+from jaxmarl_llm.cli import main
+from jaxmarl_llm.cli.train import parse_train
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.config import TrainConfig
+
+
+@pytest.fixture
+def fake_learner(monkeypatch):
+    return use_fake_learner(monkeypatch)
+
+
+@pytest.fixture
+def small_run(tmp_path):
+    """Arguments of a run of ten updates."""
+    return [
+        *(
+            "train",
+            "ippo_matrix_game",
+            "--env-args",
+            "game=coordination",
+            "max_steps=3",
+            "--out",
+            str(tmp_path / "run"),
+        ),
+        *("--num-envs", "4", "--rollout-length", "5", "--total-steps", "200", "--eval-episodes", "6"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("trian", "unknown command 'trian': did you mean train?"),
+        ("train dmo", "did you mean demo?"),
+        ("train", "name a preset"),
+        ("train nowhere.yaml", "cannot read nowhere.yaml"),
+        ("train demo --num-env 3", "did you mean --num-envs"),
+        ("train demo --num-envs x", "--num-envs: invalid literal"),
+        ("train demo --num-envs 0", "num_envs must be at least 1"),
+        ("train demo --algorithm ipo", "('ippo', 'mappo')"),
+        ("train demo --env-args layout", "expected name=value, got 'layout'"),
+        ("train demo --total-steps 1.5", "expected a whole number"),
+        ("train demo extra", "extra"),
+        ("train demo --resume", "add --out DIR"),
+        ("train --resume --out {folder}/nowhere", "no run to resume in"),
+        ("train --env overcookd --out {folder}/run", "did you mean overcooked?"),
+        ("train --env matrix_game --env-args gamee=3 --out {folder}/run", "did you mean game?"),
+        ("train ippo_matrix_game --num-minibatches 7 --out {folder}/run", "num_minibatches=7 does not divide"),
+        ("train ippo_matrix_game --num-devices 3 --out {folder}/run", "JAX sees 2"),
+        ("train ippo_matrix_game --num-devices 2 --num-envs 5 --out {folder}/run", "use --num-envs 4 or 6"),
+        ("eval {folder}/nowhere", "no run in"),
+        ("eval", "Folder of the run"),
+        ("render {folder}/nowhere", "no run in"),
+    ],
+)
+def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
+    assert main(arguments.format(folder=tmp_path).split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: ") and message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_override_the_preset_and_settings_add_to_its_own():
+    options, name = parse_train(["ippo_overcooked_coord_ring", "--env-args", "max_steps=50", "--learning-rate", "1"])
+    assert options.config.env_args == {"layout": "coord_ring", "max_steps": 50}
+    assert options.config.learning_rate == 1.0 and name == "ippo_overcooked_coord_ring"
+    assert options.config.out.startswith("runs/ippo_overcooked_coord_ring-")
+    # Another environment does not want the settings of the preset's.
+    options, _ = parse_train(["ippo_overcooked_coord_ring", "--env", "matrix_game"])
+    assert options.config.env_args == {}
+    options, name = parse_train(["--env", "my.module:Env", "--sharing", "0", "0", "1", "--no-normalize-advantage"])
+    assert options.config.sharing == (0, 0, 1) and not options.config.normalize_advantage and name == "Env"
+
+
+def test_a_preset_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("env: matrix_game\nseed: 3\n")
+    options, name = parse_train([str(path)])
+    assert options.config.seed == 3 and name == "mine"
+
+
+def test_several_processes_need_a_folder():
+    with pytest.raises(UserError, match="add --out"):
+        parse_train(["demo", "--num-processes", "2"])
+
+
+def test_train_eval_render_resume(small_run, fake_learner, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(small_run) == 0
+    shown = capsys.readouterr().out
+    for text in ("compiled in", "100 %", "final", "best (update", "agent_1", "steps/s", "curve", "episode.gif"):
+        assert text in shown
+    assert (folder / "plots" / "learning_curve.png").is_file() and (folder / "episode.gif").is_file()
+
+    assert main(["eval", str(folder), "--episodes", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["episodes"] == 5 and found["length"] == 3 and len(found["return_by_agent"]) == 2
+    assert main(["eval", str(folder), "--episodes", "5", "--checkpoint", "last"]) == 0
+    assert "update 10" in capsys.readouterr().out
+    assert main(["eval", str(folder), "--checkpoint", "8"]) == 2
+    assert "choose best, last," in capsys.readouterr().err
+
+    assert main(["render", str(folder), "--out", str(tmp_path / "other.gif")]) == 0
+    assert (tmp_path / "other.gif").read_bytes()[:3] == b"GIF"
+    assert main(["render", str(folder), "--index", "1"]) == 2
+    capsys.readouterr()
+
+    assert main(small_run) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert main(["train", "--resume", "--out", str(folder), "--no-plots"]) == 0
+    assert "resuming from update 10 of 10" in capsys.readouterr().out
+
+
+def test_divergence_has_its_own_status(small_run, fake_learner, capsys):
+    fake_learner["poison"] = 4
+    assert main(small_run) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "at update 5 " in error
+
+
+def test_lists(capsys):
+    assert main(["envs"]) == 0
+    shown = capsys.readouterr().out
+    assert "overcooked" in shown and "matrix_game" in shown
+    assert main(["presets"]) == 0
+    assert "ippo_switch_riddle" in capsys.readouterr().out
+    assert main([]) == 0
+    assert "train" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+
+
+def test_the_command_is_installed():
+    script = Path(sys.executable).with_name("jaxmarl-llm")
+    done = subprocess.run([script, "eval", "--help"], capture_output=True, text=True, check=True)
+    assert "--checkpoint" in done.stdout
+    assert subprocess.run([script, "trian"], capture_output=True, check=False).returncode == 2
+
+
+def test_the_python_interface_is_loaded_on_first_use():
+    from jaxmarl_llm import training
+
+    assert training.TrainConfig is TrainConfig
+    assert {"train", "evaluate", "load_run"} <= set(dir(training))
+    with pytest.raises(AttributeError):
+        training.nothing  # noqa: B018
