@@ -64,14 +64,14 @@ def test_golden_episode_shares_food_by_level():
     np.testing.assert_allclose(rewards, expected, atol=1e-6)
     assert timestep.terminated.all() and not timestep.truncated and timestep.info["food_level_taken"] == 5
     assert places(end) == [(2, 4), (3, 3), (3, 5)]
-    # Without penalties everything sums to 1; raw rewards sum to the levels; shared ones are the mean.
+    # Without penalties everything sums to 1; raw rewards sum to the levels; shared ones are the sum.
     _, _, rewards = play(Foraging(rows=5, columns=7, num_agents=3, num_foods=2), state, plan)
     np.testing.assert_allclose(rewards.sum(), 1.0, atol=1e-6)
     settings = {"rows": 5, "columns": 7, "num_agents": 3, "num_foods": 2, "normalize_reward": False}
     _, _, rewards = play(Foraging(**settings), state, plan)
     np.testing.assert_allclose(rewards.sum(), 8.0, atol=1e-5)
     _, _, rewards = play(Foraging(**settings, shared_reward=True), state, plan)
-    np.testing.assert_allclose(rewards.sum(axis=0), np.full(3, 8 / 3), atol=1e-5)
+    np.testing.assert_allclose(rewards.sum(axis=0), np.full(3, 8.0), atol=1e-5)
 
 
 def test_one_agent_alone(key):

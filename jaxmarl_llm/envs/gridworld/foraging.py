@@ -66,7 +66,7 @@ class Foraging(Environment[ForagingState]):
     Reward: an agent of level l that took part in taking a food of level f, with levels of the loading agents summing
     to L, gets `l f / L`, divided by the sum of all food levels of the episode with `normalize_reward` (all agents
     and steps then sum to 1); a failed load costs each loading agent `penalty`. With `shared_reward` everyone gets
-    the mean over agents.
+    the sum over agents.
 
     Termination: all agents, when all food is gone.
 
@@ -227,7 +227,7 @@ class Foraging(Environment[ForagingState]):
         failed = jnp.any(loading & ~taken[None, :], axis=1)
         reward = jnp.sum(share * worth[None, :], axis=1) - self.penalty * failed
         if self.shared_reward:
-            reward = jnp.mean(reward)
+            reward = jnp.sum(reward)
         info = {
             "food_level_taken": jnp.sum(jnp.where(taken, state.food_level, 0)).astype(jnp.float32),
             "failed_loads": failed.astype(jnp.float32),
