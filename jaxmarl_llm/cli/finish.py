@@ -34,7 +34,7 @@ def returns_table(columns: dict[str, dict[str, Any]], first_seed: int, agents: t
         table.add_column(title, justify="right")
     described = list(columns.values())
     num_seeds = len(described[0]["return_by_seed"])
-    over = f"mean of {num_seeds} seeds" if num_seeds > 1 else "mean of episodes"
+    over = f"mean of {num_seeds} seeds" if num_seeds > 1 else "mean"
     table.add_row(f"{over} [95 % interval]", *map(with_interval, described), style="bold")
     if num_seeds > 1:
         for i in range(num_seeds):

@@ -116,7 +116,7 @@ def train_command(arguments: Sequence[str]) -> int:
         reporter = TerminalReporter(console)
         seeds = f", {config.num_seeds} seeds" if config.num_seeds > 1 else ""
         console.print(
-            f"{name}: {config.algorithm} on {config.env}, {config.num_envs} environments{seeds} -> {config.out}",
+            f"{name}: {config.algorithm} on {config.env}, {config.num_envs} parallel environments{seeds} -> {config.out}",
             highlight=False,
             soft_wrap=True,
         )

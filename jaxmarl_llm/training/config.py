@@ -58,7 +58,7 @@ def parse_count(text: str) -> int:
     raise ValueError(f"expected a whole number such as 500000 or 5e5, got '{text}'")
 
 
-_Settings = Annotated[
+Settings = Annotated[
     dict[str, Any],
     tyro.constructors.PrimitiveConstructorSpec(
         nargs="*",
@@ -68,7 +68,7 @@ _Settings = Annotated[
         str_from_instance=lambda value: [f"{name}={setting}" for name, setting in value.items()],
     ),
 ]
-_Count = Annotated[
+Count = Annotated[
     int,
     tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
@@ -93,11 +93,11 @@ class TrainConfig:
     """The algorithm: ippo (each agent's own critic) or mappo (one critic that sees the global state)."""
     env: str = "overcooked"
     """The environment: a name that `jaxmarl-llm envs` lists, or an import path such as mypackage.mymodule:MyEnv."""
-    env_args: _Settings = dataclasses.field(default_factory=dict)
+    env_args: Settings = dataclasses.field(default_factory=dict)
     """Settings of the environment, such as layout=coord_ring max_steps=200; added to those of the preset."""
 
     # How much.
-    total_steps: _Count = 1_000_000
+    total_steps: Count = 1_000_000
     """Environment steps to train, for each seed."""
     seed: int = 0
     """The first seed."""
@@ -159,15 +159,15 @@ class TrainConfig:
     """Whether an agent's index is added to its observation."""
 
     # What is recorded.
-    eval_every: _Count = 0
+    eval_every: Count = 0
     """Environment steps between evaluations (0: 20 evaluations in a run; -1: only at the end)."""
     eval_episodes: int = 32
     """Episodes of an evaluation, each from a fresh reset."""
     eval_greedy: bool = False
     """Whether evaluations take the likeliest action instead of sampling."""
-    log_every: _Count = 0
+    log_every: Count = 0
     """Environment steps between lines of metrics (0: at most 1,000 lines in a run)."""
-    checkpoint_every: _Count = 0
+    checkpoint_every: Count = 0
     """Environment steps between checkpoints (0: 10 checkpoints in a run; -1: only at the end)."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints stay on disk; the best one stays too."""
