@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-all lint types clean
 
 demo: $(STAMP)  ## Train a team on Overcooked and show the table, the curve and the animation.
-	$(BIN)/jaxmarl-llm train demo --overwrite
+	$(BIN)/jaxmarl-llm train demo
 
 test: $(STAMP)  ## The fast tests (under ten minutes on two cores).
 	$(BIN)/python -m pytest -n 2 -m "not slow"
