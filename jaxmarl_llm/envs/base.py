@@ -7,7 +7,7 @@ Axes: N agents (always the leading axis of per-agent values), A actions.
 
 import abc
 import dataclasses
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,10 @@ class TimeStep:
     active: jax.Array
     info: PyTree
 
+    if TYPE_CHECKING:  # flax adds it; type checkers cannot see that.
+
+        def replace(self, **changes: Any) -> Self: ...
+
     @property
     def done(self) -> jax.Array:
         """`[]` bool, the episode is over: all agents terminated, or the time limit."""
@@ -62,6 +66,10 @@ class EnvState:
     """
 
     step: jax.Array
+
+    if TYPE_CHECKING:  # flax adds it; type checkers cannot see that.
+
+        def replace(self, **changes: Any) -> Self: ...
 
 
 StateT = TypeVar("StateT", bound=EnvState)
