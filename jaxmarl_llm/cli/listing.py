@@ -44,8 +44,10 @@ def envs_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.envs.registry import environment_factory, environment_names, make
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name, justify in (("name", "left"), ("agents", "right"), ("actions", "right"), ("observation", "left")):
-        table.add_column(name, justify=justify, no_wrap=True)
+    table.add_column("name", no_wrap=True)
+    for name in ("agents", "actions"):
+        table.add_column(name, justify="right")
+    table.add_column("observation", no_wrap=True)
     table.add_column("what it is")
     for name in environment_names():
         env = make(name)

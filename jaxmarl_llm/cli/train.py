@@ -114,9 +114,10 @@ def train_command(arguments: Sequence[str]) -> int:
     reporter = Reporter()
     if is_main_process():
         reporter = TerminalReporter(console)
-        seeds = f", {config.num_seeds} seeds" if config.num_seeds > 1 else ""
+        size = f"{config.num_envs} parallel environments"
+        size += f", {config.num_seeds} seeds" if config.num_seeds > 1 else ""
         console.print(
-            f"{name}: {config.algorithm} on {config.env}, {config.num_envs} parallel environments{seeds} -> {config.out}",
+            f"{name}: {config.algorithm} on {config.env}, {size} -> {config.out}",
             highlight=False,
             soft_wrap=True,
         )

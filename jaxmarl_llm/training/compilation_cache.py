@@ -23,7 +23,7 @@ def use_compilation_cache() -> None:
     """
     import jax
 
-    if jax.config.jax_compilation_cache_dir is not None:
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(base) / "jaxmarl-llm" / f"xla-{_machine()}"))

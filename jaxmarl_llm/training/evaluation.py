@@ -47,29 +47,24 @@ def evaluate(learner, params, key: jax.Array, num_episodes: int, greedy: bool = 
     env = learner.env
     key_reset, key_run = jax.random.split(key)
     timestep, env_state = jax.vmap(env.reset)(jax.random.split(key_reset, num_episodes))
-    result = EvaluationResult(
-        episode_return=jnp.zeros((num_episodes,), jnp.float32),
-        agent_return=jnp.zeros((num_episodes, env.num_agents), jnp.float32),
-        length=jnp.zeros((num_episodes,), jnp.int32),
-    )
+    agent_return = jnp.zeros((num_episodes, env.num_agents), jnp.float32)
+    length = jnp.zeros((num_episodes,), jnp.int32)
     running = jnp.ones((num_episodes,), bool)
 
     def step(carry):
-        timestep, env_state, memory, running, result, key = carry
+        timestep, env_state, memory, running, agent_return, length, key = carry
         key, key_act, key_step = jax.random.split(key, 3)
         action, memory = learner.act(params, timestep, memory, key_act, greedy=greedy)
         # An environment whose episode is over goes on unseen, on its own last state, until all are done.
         timestep, env_state = jax.vmap(env.step)(jax.random.split(key_step, num_episodes), env_state, action)
-        result = result.replace(
-            agent_return=result.agent_return + jnp.where(running[:, None], timestep.reward, 0.0),
-            length=result.length + running,
-        )
-        return timestep, env_state, memory, running & ~timestep.done, result, key
+        agent_return += jnp.where(running[:, None], timestep.reward, 0.0)
+        length += running
+        return timestep, env_state, memory, running & ~timestep.done, agent_return, length, key
 
     memory = learner.initial_memory((num_episodes,))
-    carry = (timestep, env_state, memory, running, result, key_run)
-    result = jax.lax.while_loop(lambda carry: jnp.any(carry[3]), step, carry)[4]
-    return result.replace(episode_return=result.agent_return.mean(-1))
+    carry = (timestep, env_state, memory, running, agent_return, length, key_run)
+    *_, agent_return, length, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[3]), step, carry)
+    return EvaluationResult(episode_return=agent_return.mean(-1), agent_return=agent_return, length=length)
 
 
 def mean_with_interval(episode_return: np.ndarray) -> tuple[float, float, float]:

@@ -251,7 +251,7 @@ class _Run:
 
     def _evaluate(self) -> None:
         result = self.program.evaluate(self.state.params, self.progress.update)
-        mean, low, high = mean_with_interval(result.episode_return)
+        mean, low, high = mean_with_interval(np.asarray(result.episode_return))
         self.records.write(
             "evaluation",
             self.progress.update,

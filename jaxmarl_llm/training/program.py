@@ -161,9 +161,9 @@ def compile_program(
             update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
         ).lower(state)
     # The start runs once: on CPUs it costs less unoptimised.
-    options: dict[str, dict[str, bool | int]] = {}
+    options: dict[str, dict[str, str | bool]] = {}
     if placement.mesh.devices.flat[0].platform == "cpu":
-        options["init"] = {"xla_backend_optimization_level": 0}
+        options["init"] = {"xla_backend_optimization_level": "0"}
     # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
     workers = len(lowered) if jax.process_count() == 1 else 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:

@@ -110,7 +110,7 @@ class TerminalReporter(Reporter):
         """Moves the bar on."""
         # One update's speed is noisy: a moving average is what a reader can use.
         old = self._speed if math.isfinite(self._speed) else steps_per_second
-        self._speed = 0.9 * old + 0.1 * steps_per_second
+        self._speed = 0.8 * old + 0.2 * steps_per_second
         if math.isfinite(train_return):
             old = self._return if math.isfinite(self._return) else train_return
             self._return = 0.8 * old + 0.2 * train_return

@@ -135,7 +135,7 @@ def run_epochs(
             return surrogate_loss(learner, params, part_memory, part, entropy)
 
         gradient, metrics = jax.grad(loss, has_aux=True)(params)
-        metrics["gradient_norm"] = jnp.mean(jax.vmap(optax.global_norm)(gradient))
+        metrics["gradient_norm"] = jnp.mean(jax.vmap(optax.tree.norm)(gradient))
         updates, optimizer_state = jax.vmap(optimizer.update)(gradient, optimizer_state)
         params = jax.tree.map(lambda param, update: param - learning_rate * update, params, updates)
         return (params, optimizer_state), metrics
