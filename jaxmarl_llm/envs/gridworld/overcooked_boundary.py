@@ -30,10 +30,9 @@ def compute_apart(function: Callable, always_true: jax.Array, *operands: Any) ->
 def _branch(function, always_true, *operands):
     @custom_vmap
     def call(always_true, *operands):
-        shapes = jax.eval_shape(function, *operands)
-
-        def nothing(*_):
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        def nothing(*values):
+            # Takes shapes, types and shardings; the values themselves are not computed.
+            return jax.tree.map(jnp.zeros_like, function(*values))
 
         return jax.lax.cond(always_true, function, nothing, *operands)
 
@@ -45,7 +44,7 @@ def _branch(function, always_true, *operands):
         def batched_function(*values):
             return jax.vmap(function, in_axes=in_axes, axis_size=axis_size)(*values)
 
-        out = _branch(batched_function, always_true[0] if condition_batched else always_true, *operands)
+        out = _branch(batched_function, jnp.all(always_true) if condition_batched else always_true, *operands)
         return out, jax.tree.map(lambda _: True, out)
 
     return call(always_true, *operands)
