@@ -68,6 +68,11 @@ def print_table(results: Sequence[dict[str, Any]], *, title: str = "", console: 
 
     table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     columns = _columns(results)
+    # What is the same in all rows is said once, below.
+    same = [name for name in columns if len(results) > 1 and len({result.get(name) for result in results}) == 1]
+    columns = [name for name in columns if name not in same]
+    table.caption = ", ".join(f"{_heading(name)} {_row(results[0], [name])[0]}" for name in same) or None
+    table.caption_justify = "left"
     for name in columns:
         numeric = all(isinstance(result.get(name), int | float | None) for result in results)
         table.add_column(_heading(name), justify="right" if numeric else "left")
