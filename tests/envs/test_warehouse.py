@@ -121,14 +121,15 @@ def test_two_deliveries_at_once_are_replaced_and_shared():
     env = Warehouse(layout=layout, num_agents=2, request_queue_size=3, shared_reward=True)
     state = state_at(env, [(2, 0, SOUTH, 2), (2, 4, SOUTH, 2)], "00211\n00000\n00000\n00000")
     keys = jax.random.split(jax.random.key(0), 100)
-    timestep, new = jax.vmap(env.step, (0, None, None))(keys, state, jnp.array([FORWARD, FORWARD]))
+    step = jax.jit(jax.vmap(env.step, (0, None, None)))
+    timestep, new = step(keys, state, jnp.array([FORWARD, FORWARD]))
     np.testing.assert_array_equal(timestep.reward, np.full((100, 2), 2.0))
     # Candidates are the two plain standing shelves; those just delivered are not requested again.
     np.testing.assert_array_equal(new.shelf[:, :5], np.tile([0, 0, 2, 2, 2], (100, 1)))
     np.testing.assert_array_equal(new.load, np.ones((100, 2)))
     # One delivery: the candidates are the standing plain shelves and the plain shelf on the other robot, evenly.
     state = state_at(env, [(2, 0, SOUTH, 2), (2, 4, SOUTH, 1)], "00221\n00000\n00000\n00000")
-    _, new = jax.vmap(env.step, (0, None, None))(keys, state, jnp.array([FORWARD, STAY]))
+    _, new = step(keys, state, jnp.array([FORWARD, STAY]))
     carried, standing = np.asarray(new.load[:, 1] == 2), np.asarray(new.shelf[:, 4] == 2)
     assert (carried ^ standing).all() and 35 < carried.sum() < 65 and (new.load[:, 0] == 1).all()
 

@@ -123,7 +123,9 @@ class EscapeRoom(Environment[EscapeRoomState]):
 
     @property
     def _view(self) -> tuple[int, int]:
-        return (self._map.rows, self._map.columns) if self.sight is None else (2 * self.sight + 1,) * 2
+        if self.sight is None:
+            return self._map.rows, self._map.columns
+        return 2 * self.sight + 1, 2 * self.sight + 1
 
     @property
     def observation_space(self) -> Box:
