@@ -31,24 +31,26 @@ def _log(name: str) -> str:
     return os.path.join(tempfile.mkdtemp(prefix="bench-"), f"{name}.log")
 
 
-def alternate(ours: Worker, theirs: Worker | None, repeats: int, label: str) -> tuple[list[dict], list[dict]]:
-    """Runs A B A B …, each once uncounted before; prints every pair's ratio of speeds.
+def alternate(
+    ours: Worker, theirs: Worker | None, repeats: int, label: str, *, warm_up: bool = True
+) -> tuple[list[dict], list[dict]]:
+    """Runs A B A B …, each once uncounted before unless told otherwise; prints every pair's ratio of speeds.
 
     Returns:
       The runs of both sides, `repeats` each; those of `theirs` are empty without a peer.
     """
     ours_runs, theirs_runs = [], []
-    for i in range(repeats + 1):
+    for i in range(0 if warm_up else 1, repeats + 1):
         a = ours.ask(run=i)
         b = theirs.ask(run=i) if theirs else None
         if i == 0:
             continue
         ours_runs.append(a)
+        line = f"  {label} run {i}: {a['seconds']:.3f} s"
         if b:
             theirs_runs.append(b)
-            console.print(
-                f"  {label} pair {i}: {a['seconds']:.3f} s, {b['seconds']:.3f} s, {b['seconds'] / a['seconds']:.2f}x"
-            )
+            line += f", theirs {b['seconds']:.3f} s, {b['seconds'] / a['seconds']:.2f}x"
+        console.print(line)
     return ours_runs, theirs_runs
 
 

@@ -98,7 +98,7 @@ def time_to_return(args, layout):
             yours = theirs.ask(prepare={"layout": layout, "total_steps": total, "eval_episodes": 64})
         ours = stack.enter_context(start_ours())
         mine = ours.ask(prepare={"what": "training", "eval_episodes": 64, **ours_settings(config, layout, total)})
-        runs = alternate(ours, theirs, args.repeats or 3, layout)
+        runs = alternate(ours, theirs, args.repeats or 3, layout, warm_up=False)
     row = {"layout": layout, "target": target, "total_steps": int(total)}
     for side, found, description in (("ours", runs[0], mine), ("theirs", runs[1], yours)):
         if not found:
@@ -107,8 +107,8 @@ def time_to_return(args, layout):
         seconds = [value for value, _ in reached if value is not None]
         missed = len(seconds) < len(found)
         row |= {
-            f"{side}_seconds": None if missed else statistics.median(seconds),
-            f"{side}_steps": None if missed else int(statistics.median(steps for _, steps in reached)),
+            f"{side}_seconds_to_target": None if missed else statistics.median(seconds),
+            f"{side}_steps_to_target": None if missed else int(statistics.median(steps for _, steps in reached)),
             f"{side}_compile_s": description["compile_s"],
             f"{side}_whole_run_s": statistics.median(run["seconds"] for run in found),
             f"{side}_evaluation_return": statistics.mean(run["evaluation_return"] for run in found),
