@@ -71,12 +71,18 @@ def compact(results: list[dict]) -> list[dict]:
             if name.startswith(("theirs", "checksum", "ratio", "curve")) or name in ("min", "max"):
                 continue
             theirs = result.get(f"theirs_{name}")
-            row[name] = value if theirs is None else f"{value:,.1f} / {theirs:,.1f}"
+            row[name] = f"{_cell(value)} / {_cell(theirs)}" if f"theirs_{name}" in result else value
         if "ratio" in result:
             row["theirs"] = result["theirs"]
             row["ratio"] = f"{result['ratio']:.2f} ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})"
         rows.append(row)
     return rows
+
+
+def _cell(value) -> str:
+    if value is None:
+        return "never"
+    return value if isinstance(value, str) else f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}"
 
 
 def write(name: str, results: list[dict], **head) -> Path:

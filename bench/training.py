@@ -100,19 +100,21 @@ def time_to_return(args, layout):
         mine = ours.ask(prepare={"what": "training", "eval_episodes": 64, **ours_settings(config, layout, total)})
         runs = alternate(ours, theirs, args.repeats or 3, layout, warm_up=False)
     row = {"layout": layout, "target": target, "total_steps": int(total)}
-    for side, found, description in (("ours", runs[0], mine), ("theirs", runs[1], yours)):
+    for prefix, found, description in (("", runs[0], mine), ("theirs_", runs[1], yours)):
         if not found:
             continue
         reached = [seconds_to_return(run["curve"], run["seconds"], target) for run in found]
-        seconds = [value for value, _ in reached if value is not None]
-        missed = len(seconds) < len(found)
+        hits = [(seconds, steps) for seconds, steps in reached if seconds is not None]
+        # One run that misses the target makes the time unknown.
+        whole = len(hits) == len(found)
         row |= {
-            f"{side}_seconds_to_target": None if missed else statistics.median(seconds),
-            f"{side}_steps_to_target": None if missed else int(statistics.median(steps for _, steps in reached)),
-            f"{side}_compile_s": description["compile_s"],
-            f"{side}_whole_run_s": statistics.median(run["seconds"] for run in found),
-            f"{side}_evaluation_return": statistics.mean(run["evaluation_return"] for run in found),
-            f"curve_{side}": [[point for point in run["curve"]] for run in found],
+            f"{prefix}seconds_to_target": statistics.median(seconds for seconds, _ in hits) if whole else None,
+            f"{prefix}steps_to_target": statistics.median(steps for _, steps in hits) if whole else None,
+            f"{prefix}reached": f"{len(hits)} of {len(found)}",
+            f"{prefix}compile_s": description["compile_s"],
+            f"{prefix}whole_run_s": statistics.median(run["seconds"] for run in found),
+            f"{prefix}evaluation_return": statistics.mean(run["evaluation_return"] for run in found),
+            f"curve_{prefix or 'ours_'}runs": [run["curve"] for run in found],
         }
     return row
 

@@ -116,9 +116,9 @@ def test_training_program_learns_and_evaluates():
 
 def test_time_to_return_waits_for_a_stable_mean():
     curve = [[10 * (i + 1), 100.0 if i in (2, 5, 6, 7, 8, 9) else 0.0] for i in range(10)]
-    assert seconds_to_return(curve, 20.0, 100.0, window=1) == (6.0, 30)
-    assert seconds_to_return(curve, 20.0, 100.0, window=3) == (16.0, 80)
-    assert seconds_to_return(curve, 20.0, 101.0, window=3) == (None, None)
+    assert seconds_to_return(curve, 20.0, 100.0, window_steps=10) == (6.0, 30)
+    assert seconds_to_return(curve, 20.0, 100.0, window_steps=30) == (16.0, 80)
+    assert seconds_to_return(curve, 20.0, 101.0, window_steps=30) == (None, None)
     assert _fill([float("nan"), 2.0, float("nan")]) == [0.0, 2.0, 2.0]
 
 

@@ -37,6 +37,8 @@ def serve(prepare):
                 run = None
                 reply, run = prepare(request["prepare"])
             elif "run" in request:
+                if run is None:
+                    raise ValueError("nothing is prepared")
                 reply = run(request["run"])
             else:
                 import resource
@@ -66,6 +68,8 @@ class Worker:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
         )
+        assert self._process.stdin and self._process.stdout
+        self._requests, self._replies = self._process.stdin, self._process.stdout
 
     def ask(self, **request):
         """One request; returns the reply.
@@ -74,11 +78,11 @@ class Worker:
           WorkerError: the process failed or reported an error.
         """
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
         except BrokenPipeError:
             pass
-        line = self._process.stdout.readline()
+        line = self._replies.readline()
         if not line:
             raise WorkerError(f"the process ended: {self._tail()}")
         reply = json.loads(line)
@@ -93,9 +97,9 @@ class Worker:
 
     def close(self):
         """Ends the process."""
-        self._process.stdin.close()
+        self._requests.close()
         self._process.wait()
-        self._process.stdout.close()
+        self._replies.close()
         self._stderr.close()
 
     def __enter__(self):

@@ -3,6 +3,7 @@
 Axes: B environments, N agents, T rollout length, K updates.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,22 +93,25 @@ def _fill(returns: Sequence[float]) -> list[float]:
     return filled
 
 
-def seconds_to_return(curve: Sequence[Sequence[float]], seconds: float, target: float, *, window: int = 10):
+def seconds_to_return(
+    curve: Sequence[Sequence[float]], seconds: float, target: float, *, window_steps: float = 25_000
+) -> tuple[float | None, int | None]:
     """When a training curve first stands at a return.
 
     Args:
-      curve: pairs of steps and return.
+      curve: pairs of steps and return, steps rising evenly from one update to the next.
       seconds: of the whole curve; steps are taken to cost the same time throughout.
       target: the return.
-      window: updates over which the curve is averaged (the mean of the last `window` values must reach the target).
+      window_steps: environment steps over which the curve is averaged, back from each point; counted in steps, since
+        learners with larger updates have fewer points.
 
     Returns:
       `(seconds, steps)`, or `(None, None)` when it is never reached.
     """
     steps = np.asarray([point[0] for point in curve], float)
     values = np.asarray([point[1] for point in curve], float)
+    width = min(max(1, round(window_steps / steps[0])), len(values))
     sums = np.cumsum(np.concatenate([[0.0], values]))
-    width = min(window, len(values))
     means = (sums[width:] - sums[:-width]) / width
     reached = np.flatnonzero(means >= target)
     if not len(reached):
@@ -163,12 +167,13 @@ def run_training_benchmark(
         "final_return": float(np.mean([run["curve"][-1][1] for run in runs])),
     }
     if target is not None:
-        found = [seconds_to_return(run["curve"], run["seconds"], target) for run in runs]
-        missed = any(seconds is None for seconds, _ in found)
+        reached = [seconds_to_return(run["curve"], run["seconds"], target) for run in runs]
+        hits = [(seconds, steps) for seconds, steps in reached if seconds is not None and steps is not None]
+        whole = len(hits) == len(runs)
         result |= {
             "target": target,
-            "seconds_to_target": None if missed else float(np.median([seconds for seconds, _ in found])),
-            "steps_to_target": None if missed else float(np.median([steps for _, steps in found])),
+            "seconds_to_target": statistics.median(seconds for seconds, _ in hits) if whole else None,
+            "steps_to_target": statistics.median(steps for _, steps in hits) if whole else None,
         }
     if on_result:
         on_result(result)

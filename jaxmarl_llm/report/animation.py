@@ -133,7 +133,7 @@ def write_episode_gif(
     duration = [round(1000 / frames_per_second)] * (shown - 1) + [2000]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=False)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=True)
     return path
 
 

@@ -5,6 +5,7 @@ Axes: K points, S seeds, E episodes, N agents.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -169,7 +170,7 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
     return figure
 
 
-def _agent_dash(agent: int) -> str:
+def _agent_dash(agent: int) -> Any:
     return _DASHES[agent // len(_COLORS) % len(_DASHES)]
 
 
