@@ -12,9 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxmarl_llm.algorithms.mesh import ENV_AXIS
 from jaxmarl_llm.errors import UserError
-
-ENV_AXIS = "env"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -157,9 +157,10 @@ def compile_program(
         metrics = jax.eval_shape(learner.update, first)[1]
         metric_shapes = {name: metrics[name].shape for name in sorted(metrics)}
         lowered["init"] = jax.jit(init, out_shardings=shardings).lower(shape_seeds)
-        lowered["update"] = jax.jit(
-            update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
-        ).lower(state)
+        update_all = jax.jit(update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0)
+        # Learners look for the mesh of the context to say where minibatches lie, see `algorithms.mesh`.
+        with jax.set_mesh(placement.mesh):
+            lowered["update"] = update_all.lower(state)
     # The start runs once: on CPUs it costs less unoptimised.
     options: dict[str, dict[str, str | bool]] = {}
     if placement.mesh.devices.flat[0].platform == "cpu":

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_entropy, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.masking import masked_mean, masked_standardize
@@ -124,12 +125,15 @@ def run_epochs(
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
     num_columns = samples.reset.shape[1]
+    # Rows of a minibatch come from anywhere, so on a mesh the rollout is gathered once, and each minibatch split.
+    samples, memory = mesh.replicate((samples, memory))
     optimizer = make_optimizer(learner)
 
     def minibatch_step(carry, columns):
         params, optimizer_state = carry
         part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), samples)
         part_memory = jax.tree.map(lambda leaf: leaf[columns], memory)
+        part, part_memory = mesh.split(part, axis=1), mesh.split(part_memory, axis=0)
 
         def loss(params):
             return surrogate_loss(learner, params, part_memory, part, entropy)
@@ -141,7 +145,8 @@ def run_epochs(
         return (params, optimizer_state), metrics
 
     def epoch(carry, key):
-        columns = jax.random.permutation(key, num_columns).reshape(learner.num_minibatches, -1)
+        # One sort of random numbers; `jax.random.permutation` sorts several times, which shows at small batches.
+        columns = jnp.argsort(jax.random.bits(key, (num_columns,))).reshape(learner.num_minibatches, -1)
         return jax.lax.scan(minibatch_step, carry, columns)
 
     carry, metrics = jax.lax.scan(epoch, (params, optimizer_state), jax.random.split(key, learner.num_epochs))
