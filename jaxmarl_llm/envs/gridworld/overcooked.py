@@ -129,18 +129,18 @@ class Overcooked(Environment[OvercookedState]):
           step: steps taken.
 
         Raises:
-          UserError: a cell that is not floor or not a counter in reach, or two agents on one cell.
+          UserError: a cell that is not floor or not a counter in reach, two agents on one cell, or a wrong number.
         """
         kitchen, num_agents = self.kitchen, self.num_agents
         places = list(kitchen.starts)
         if positions is not None:
-            positions = [tuple(cell) for cell in positions]
-            for cell in positions:
+            cells: list[Cell] = [(row, column) for row, column in positions]
+            for cell in cells:
                 if cell not in kitchen.floor:
                     raise UserError(f"an agent cannot stand at {cell}: choose floor cells of the layout")
-            if len(positions) != num_agents or len(set(positions)) != num_agents:
-                raise UserError(f"give {num_agents} different positions, got {positions}")
-            places = [kitchen.floor.index(cell) for cell in positions]
+            if len(cells) != num_agents or len(set(cells)) != num_agents:
+                raise UserError(f"give {num_agents} different positions, got {cells}")
+            places = [kitchen.floor.index(cell) for cell in cells]
         words = [0] * overcooked_rules.num_words(kitchen)
         for cell, item in (counters or {}).items():
             if tuple(cell) not in kitchen.counters:
@@ -148,9 +148,16 @@ class Overcooked(Environment[OvercookedState]):
             index = kitchen.counters.index(tuple(cell))
             word, slot = divmod(index, overcooked_rules.COUNTERS_PER_WORD)
             words[word] |= item << (2 * slot)
-        if pot_status is None:
-            pot_status = [overcooked_rules.POT_EMPTY] * len(kitchen.pots)
-        return self._pack(places, directions or [0] * num_agents, held or [0] * num_agents, pot_status, words, step)
+        directions, held = directions or [0] * num_agents, held or [overcooked_rules.EMPTY] * num_agents
+        pot_status = pot_status or [overcooked_rules.POT_EMPTY] * len(kitchen.pots)
+        for name, values, count, size in (
+            ("directions", directions, num_agents, 4),
+            ("held", held, num_agents, 4),
+            ("pot_status", pot_status, len(kitchen.pots), overcooked_rules.NUM_POT_STATUS),
+        ):
+            if len(values) != count or not all(0 <= value < size for value in values):
+                raise UserError(f"{name} takes {count} numbers from 0 to {size - 1}, got {list(values)}")
+        return self._pack(places, directions, held, pot_status, words, step)
 
     @staticmethod
     def _pack(place, direction, held, pot_status, words, step) -> OvercookedState:
