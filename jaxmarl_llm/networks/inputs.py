@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxmarl_llm.networks.initializers import blockwise_orthogonal
+from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 
 _SQRT2 = math.sqrt(2.0)
 
@@ -66,8 +66,8 @@ def one_hot_factors(observation: jax.Array, sizes: tuple[int, ...]) -> jax.Array
     """
     # On two CPU cores this product with a few dozen ones in a short row is faster than gathering and summing rows,
     # forward, and much faster than the scatter that is the gradient of a gather.
-    parts = [observation[..., f : f + 1] == jnp.arange(size, dtype=observation.dtype) for f, size in enumerate(sizes)]
-    return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+    parts = [jax.nn.one_hot(observation[..., f], size) for f, size in enumerate(sizes)]
+    return jnp.concatenate(parts, axis=-1)
 
 
 class ConvolutionInput(nn.Module):
@@ -86,7 +86,7 @@ class ConvolutionInput(nn.Module):
         batch_shape = observation.shape[:-3]
         x = observation.reshape(-1, *observation.shape[-3:]).astype(jnp.float32)
         for channels in self.channels:
-            x = nn.relu(nn.Conv(channels, (3, 3), kernel_init=nn.initializers.orthogonal(_SQRT2))(x))
+            x = nn.relu(nn.Conv(channels, (3, 3), kernel_init=orthogonal(_SQRT2))(x))
         x = x.reshape(*batch_shape, -1)
         return nn.Dense(sum(self.features), kernel_init=blockwise_orthogonal(self.features, _SQRT2))(x)
 
