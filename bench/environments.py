@@ -31,7 +31,9 @@ def main():
     parser.add_argument("--num-envs", nargs="+", type=int, default=[1, 128, 1024, 4096, 16384, 65536])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--consume", nargs="+", choices=CONSUME, default=list(CONSUME))
-    parser.add_argument("--num-steps", type=int, default=200, help="steps of a run; more for small batches")
+    parser.add_argument(
+        "--num-steps", type=int, default=200, help="steps of a run; more for small batches, fewer for huge ones"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="pairs of runs, after an uncounted one")
     parser.add_argument("--name", default="environments", help="name of the result file")
     args = parser.parse_args()

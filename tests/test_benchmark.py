@@ -185,3 +185,7 @@ def test_a_dead_worker_says_why(tmp_path):
 def test_importing_the_benchmark_costs_no_jax():
     code = "import sys, jaxmarl_llm.benchmark; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_lengths_of_runs():
+    assert [steps_for(num_envs, 200) for num_envs in (1, 128, 4096, 65_536, 1_000_000)] == [50_000, 390, 200, 61, 32]

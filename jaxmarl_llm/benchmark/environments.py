@@ -127,8 +127,8 @@ def random_action(env: Environment, key: jax.Array, mask: jax.Array | None, num_
 
 
 def steps_for(num_envs: int, num_steps: int) -> int:
-    """T for a batch size: more where a run would be too short to time."""
-    return max(num_steps, 50_000 // num_envs)
+    """T for a batch size: more where a run would be too short to time, fewer (but 32) where it would take minutes."""
+    return max(min(num_steps, max(32, 4_000_000 // num_envs)), 50_000 // num_envs)
 
 
 def run_environment_benchmark(
@@ -147,7 +147,7 @@ def run_environment_benchmark(
     Args:
       names: environments.
       num_envs: batch sizes B.
-      num_steps: T, raised for small batches.
+      num_steps: T, raised for small batches and lowered for huge ones, see `steps_for`.
       repeats: timed runs, at least 1, after one that is not counted.
       modes: of `MODES`.
       consume: of `CONSUME`.
