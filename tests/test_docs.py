@@ -1,0 +1,139 @@
+"""The documentation is true: its Python runs, its commands parse, its tables match the code, its links work."""
+
+import ast
+import dataclasses
+import importlib.util
+import re
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxmarl_llm import environment_names, make
+from jaxmarl_llm.cli.bench import BenchOptions
+from jaxmarl_llm.cli.inspect import EvalOptions, RenderOptions
+from jaxmarl_llm.cli.options import option_names
+from jaxmarl_llm.cli.train import TrainOptions
+from jaxmarl_llm.envs import registry
+from jaxmarl_llm.envs.base import Environment
+from jaxmarl_llm.training import preset_names
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ENVIRONMENTS = (ROOT / "docs" / "environments.md").read_text()
+OPTIONS = {"train": TrainOptions, "eval": EvalOptions, "render": RenderOptions, "bench": BenchOptions}
+
+# `<!-- no-test -->` before a block leaves it out; `<!-- needs: module -->` does where the module is not installed.
+BLOCK = re.compile(
+    r"^(?:<!-- (?P<marker>[^>]*) -->\n)?(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S
+)
+
+
+def blocks(page, language):
+    """`(marker, first line, text)` of each fenced block."""
+    text = page.read_text()
+    for found in BLOCK.finditer(text):
+        if found["language"] == language:
+            yield found["marker"] or "", text.count("\n", 0, found.start("text")), textwrap.dedent(found["text"])
+
+
+def is_left_out(marker):
+    if marker.startswith("needs: "):
+        return importlib.util.find_spec(marker.removeprefix("needs: ").strip()) is None
+    return marker == "no-test"
+
+
+def page_id(page):
+    return page.stem
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module to run a page in, since dataclasses look theirs up; the working folder is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_REGISTERED", {})
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    # Most of the time here is the compiler's.
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield module
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=page_id)
+def test_python_runs(page, module):
+    for marker, line, text in blocks(page, "python"):
+        if is_left_out(marker):
+            continue
+        # The lines before it make a traceback point into the page.
+        exec(compile("\n" * line + text, str(page), "exec"), vars(module))
+    CHECKS.get(page.name, lambda module: None)(module)
+
+
+def check_readme(module):
+    assert float(module.metrics["episode_return"]) > 9
+    assert module.timestep.observation.shape == (4096, 2, 5, 5, 26)
+    loss = module.loss(*[jax.numpy.zeros((3, 4, 2), bool if i in (5, 6, 7) else float) for i in range(8)])
+    assert loss.shape == () and float(loss) == 0
+
+
+def check_training(module):
+    page = (ROOT / "docs" / "training.md").read_text()
+    train = [line for line in module.lines if line["kind"] == "train"]
+    unnamed = {name for name in train[0] if f"`{name}`" not in page} - {"kind", "update", "env_steps"}
+    assert not unnamed
+    for path in Path("runs/stag_hunt").iterdir():
+        assert path.name.startswith(".") or f"`{path.name}" in page, path
+    assert module.returns.shape[-1] == 2 and module.action.shape == (2,)
+
+
+CHECKS = {"README.md": check_readme, "training.md": check_training}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_exist(page):
+    for _, _, text in blocks(page, ""):
+        for line in text.splitlines():
+            words = line.partition("#")[0].split()
+            if words[:1] != ["jaxmarl-llm"] or words[1] not in OPTIONS:
+                continue
+            known = {*option_names(OPTIONS[words[1]]), "--help"}
+            assert {word for word in words[2:] if word.startswith("--")} <= known, line
+            if words[1] == "train" and not words[2].startswith("-") and not words[2].isupper():
+                assert words[2] in preset_names() or words[2].endswith(".yaml"), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", linked.read_text(), re.M)
+            assert anchor in {title.lower().replace(" ", "-") for title in titles}, target
+
+
+@pytest.mark.parametrize("name", [name for name in environment_names() if name in registry._BUILTIN])
+def test_settings_of_environments(name):
+    section = re.search(rf"^## {name}$(.*?)(?=^## |\Z)", ENVIRONMENTS, re.M | re.S)
+    assert section is not None, f"docs/environments.md has no section {name}"
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", section[1], re.M)
+    factory = registry.environment_factory(name)
+    assert {key: ast.literal_eval(value) for key, value in rows} == {
+        field.name: field.default for field in dataclasses.fields(factory)
+    }
+    info = jax.eval_shape(make(name).reset, jax.random.key(0))[0].info
+    assert all(f"`{key}`" in section[1] for key in info)
+    picture = ROOT / "docs" / "images" / f"{name}.png"
+    assert f"(images/{name}.png)" in section[1] and picture.stat().st_size < 30_000
+
+
+def test_hooks_are_named():
+    hooks = {name for name, value in vars(Environment).items() if getattr(value, "__isabstractmethod__", False)}
+    assert all(f"`{hook}" in ENVIRONMENTS for hook in hooks)
