@@ -214,8 +214,7 @@ class PolicyGradient:
         if self.normalize_value:
             statistics = update_value_statistics(
                 statistics,
-                updates.policy_means(network, target, alive),
-                updates.policy_means(network, jnp.square(target), alive),
+                *updates.policy_means(network, jnp.stack([target, jnp.square(target)]), alive),
                 updates.policy_counts(network, alive),
             )
             of_agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)][None, None], statistics)

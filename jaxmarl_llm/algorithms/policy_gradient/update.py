@@ -48,22 +48,20 @@ def surrogate_loss(learner, params, memory, samples: Samples, entropy_coefficien
     clip = jnp.where(jnp.asarray(learner.value_clip) > 0, learner.value_clip, jnp.inf)
     value_loss = clipped_value_loss(value, samples.value, samples.target, clip=clip)
 
-    def average(values, mask):
-        return policy_means(network, values, mask)
-
-    policy_loss, entropy = average(policy_loss, samples.acting), average(entropy, samples.acting)
-    value_loss = average(value_loss, samples.alive)
-    loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
     log_ratio = log_prob - samples.log_prob
     ratio = jnp.exp(log_ratio)
     clipped = (ratio < 1.0 - learner.clip_low) | (ratio > 1.0 + learner.clip_high)
+    of_actor = jnp.stack([policy_loss, entropy, ratio - 1.0 - log_ratio, clipped.astype(jnp.float32)])
+    policy_loss, entropy, approximate_kl, clip_fraction = policy_means(network, of_actor, samples.acting)
+    (value_loss,) = policy_means(network, value_loss[None], samples.alive)
+    loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
     parts = {
         "total_loss": loss.mean(),
         "policy_loss": policy_loss.mean(),
         "value_loss": value_loss.mean(),
         "entropy": entropy.mean(),
-        "approximate_kl": average(ratio - 1.0 - log_ratio, samples.acting).mean(),
-        "clip_fraction": average(clipped.astype(jnp.float32), samples.acting).mean(),
+        "approximate_kl": approximate_kl.mean(),
+        "clip_fraction": clip_fraction.mean(),
     }
     return loss.sum(), parts
 
@@ -74,11 +72,23 @@ def policy_membership(network) -> jax.Array:
 
 
 def policy_means(network, values, mask) -> jax.Array:
-    """`[P]`: mean of `values` `[..., N]` over the masked elements of each policy's agents."""
+    """Means over the masked elements of each policy's agents.
+
+    Args:
+      network: the team's networks.
+      values: `[K, ..., N]` float32, K quantities.
+      mask: `[..., N]` bool.
+
+    Returns:
+      `[K, P]` float32.
+    """
+
+    def means(mask):
+        return jax.vmap(masked_mean, in_axes=(0, None))(values, mask)
+
     if network.num_policies == 1:
-        return masked_mean(values, mask)[None]
-    member = policy_membership(network)
-    return jax.vmap(lambda member: masked_mean(values, mask & _expand(member, mask.ndim)))(member)
+        return means(mask)[:, None]
+    return jax.vmap(lambda member: means(mask & _expand(member, mask.ndim)), out_axes=1)(policy_membership(network))
 
 
 def policy_counts(network, mask) -> jax.Array:
