@@ -60,11 +60,23 @@ def categorical_sample(key, logits):
     Returns:
       `[...]` int32.
     """
+    return categorical_from_uniform(jax.random.uniform(key, logits.shape[:-1]), logits)
+
+
+def categorical_from_uniform(uniform, logits):
+    """One action a row from given random numbers, so that a loop can draw all of them beforehand.
+
+    Args:
+      uniform: `[...]` float in `[0, 1)`.
+      logits: `[..., A]` float, masked or not.
+
+    Returns:
+      `[...]` int32.
+    """
     # Inverse of the cumulative distribution: one uniform number a row, where Gumbel noise needs A of them.
     probs = jax.nn.softmax(logits, axis=-1)
     cumulative = jnp.cumsum(probs, axis=-1)
-    uniform = jax.random.uniform(key, (*logits.shape[:-1], 1)) * cumulative[..., -1:]
-    action = jnp.sum(cumulative <= uniform, axis=-1)
+    action = jnp.sum(cumulative <= uniform[..., None] * cumulative[..., -1:], axis=-1)
     # Rounding can push the draw past the last action of positive probability.
     last = logits.shape[-1] - 1 - jnp.argmax(probs[..., ::-1] > 0, axis=-1)
     return jnp.minimum(action, last).astype(jnp.int32)

@@ -1,5 +1,6 @@
 """Losses of the proximal policy optimisation family, per element."""
 
+import jax
 import jax.numpy as jnp
 
 
@@ -22,7 +23,7 @@ def clipped_surrogate_loss(log_prob, old_log_prob, advantage, *, clip_low=0.2, c
     return -jnp.minimum(ratio * advantage, clipped * advantage)
 
 
-def clipped_value_loss(value, old_value, target, *, clip=0.2, huber_delta=None):
+def clipped_value_loss(value, old_value, target, *, clip: float | jax.Array | None = 0.2, huber_delta=None):
     """Half squared (or Huber) value error, with the move away from the old value clipped (Yu et al. 2022, app. A).
 
     Args:

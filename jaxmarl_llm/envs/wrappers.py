@@ -86,7 +86,13 @@ class AutoResetTimeStep(TimeStep):
 
 
 def reset_where_done(
-    env: Environment, key: jax.Array, timestep: TimeStep, state: EnvState, *, pool: EnvState | None = None
+    env: Environment,
+    key: jax.Array,
+    timestep: TimeStep,
+    state: EnvState,
+    *,
+    pool: EnvState | None = None,
+    index: jax.Array | int = 0,
 ) -> tuple[TimeStep, EnvState]:
     """Begins a new episode where the time step ended one; everything else passes through.
 
@@ -98,21 +104,26 @@ def reset_where_done(
       timestep, state: what `env.step` returned.
       pool: optional states with a leading axis K; a reset then draws one of them instead of calling
         `env.initial_state`.
+      index: number of the environment in a batch that shares one key; folded into the key only where a reset happens.
 
     Returns:
       `(timestep, state)`: state, observation, mask and active of the new episode where done; reward, flags and info
       of the step as they were.
     """
 
-    def new_episode(key, state):
+    def new_episode(key, index, state):
         del state
+        key = jax.random.fold_in(key, index)
         if pool is None:
             return env.initial_state(key)
-        size = jax.tree.leaves(pool)[0].shape[0]
-        index = random_index(key, size)
-        return jax.tree.map(lambda leaf: leaf[index], pool)
+        drawn = random_index(key, jax.tree.leaves(pool)[0].shape[0])
+        return jax.tree.map(lambda leaf: leaf[drawn], pool)
 
-    state = cond_if_any(timestep.done, new_episode, lambda key, state: state, key, state)
+    def same_episode(key, index, state):
+        del key, index
+        return state
+
+    state = cond_if_any(timestep.done, new_episode, same_episode, key, jnp.asarray(index), state)
     timestep = timestep.replace(
         observation=env.observe(state), action_mask=env.action_mask(state), active=env.active(state)
     )

@@ -249,7 +249,7 @@ def test_act_without_a_trainer():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"num_minibatches": 7}, "does not divide num_envs x rollout_length = 2048: choose one of 4, 8, 16"),
+        ({"num_minibatches": 7}, "does not divide num_envs x rollout_length = 2048: choose one of 2, 4, 8"),
         ({"network": "gru", "num_minibatches": 3}, "does not divide num_envs = 16"),
         ({"network": "mpl"}, "did you mean mlp"),
         ({"network": "cnn"}, "use network 'mlp' or 'gru'"),

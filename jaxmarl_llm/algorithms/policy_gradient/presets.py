@@ -1,5 +1,7 @@
 """Named algorithms as settings of the policy-gradient learner."""
 
+from typing import Any
+
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
 from jaxmarl_llm.algorithms.schedules import SCHEDULES
 from jaxmarl_llm.envs.base import Environment
@@ -8,24 +10,27 @@ from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.team import TeamNetwork
 
 
-def ippo(env: Environment, **settings) -> PolicyGradient:
+def ippo(env: Environment, **settings: Any) -> PolicyGradient:
     """Independent PPO (de Witt et al. 2020): each agent's critic sees that agent's own observation.
 
     Args:
       env: the raw environment.
       **settings: see `policy_gradient`.
     """
-    return policy_gradient(env, **({"critic": "observation"} | settings))
+    settings.setdefault("critic", "observation")
+    return policy_gradient(env, **settings)
 
 
-def mappo(env: Environment, **settings) -> PolicyGradient:
+def mappo(env: Environment, **settings: Any) -> PolicyGradient:
     """Multi-agent PPO (Yu et al. 2022): a central critic sees the global state; its targets are normalised.
 
     Args:
       env: the raw environment.
       **settings: see `policy_gradient`.
     """
-    return policy_gradient(env, **({"critic": "global_state", "normalize_value": True} | settings))
+    settings.setdefault("critic", "global_state")
+    settings.setdefault("normalize_value", True)
+    return policy_gradient(env, **settings)
 
 
 def policy_gradient(

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms.categorical import categorical_log_prob, categorical_sample, masked_logits
+from jaxmarl_llm.algorithms.categorical import categorical_from_uniform, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, StepRecord, Trajectory
 from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.envs.batching import cond_if_any
@@ -72,16 +72,18 @@ def collect(
       `(rollout, trajectory, record, last_value)`; `last_value` `[B, N]` is the value of the time step after the last.
     """
 
-    def step(rollout: RolloutState, key):
-        key_action, key_step, key_reset = jax.random.split(key, 3)
-        num_envs = rollout.reset.shape[0]
+    num_envs = rollout.reset.shape[0]
+    index_of_env = jnp.arange(num_envs)
+
+    def step(rollout: RolloutState, random):
+        uniform, key_step, key_reset = random
         now = rollout.timestep
         global_state = critic_state(env, network, rollout.env_state)
         memory, logits, value = evaluate_step(
             network, params, rollout.memory, now.observation, global_state, rollout.reset
         )
         logits = masked_logits(logits, now.action_mask)
-        action = categorical_sample(key_action, logits)
+        action = categorical_from_uniform(uniform, logits)
 
         timestep, env_state = jax.vmap(env.step)(jax.random.split(key_step, num_envs), rollout.env_state, action)
         done, shaped = timestep.done, shaped_reward(timestep)
@@ -111,8 +113,8 @@ def collect(
             episode_length=jnp.where(done, episode_length, 0),
             shaped_reward=shaped,
         )
-        begin = jax.vmap(lambda key, timestep, state: reset_where_done(env, key, timestep, state))
-        timestep, env_state = begin(jax.random.split(key_reset, num_envs), timestep, env_state)
+        begin = jax.vmap(lambda index, *after: reset_where_done(env, key_reset, *after, index=index))
+        timestep, env_state = begin(index_of_env, timestep, env_state)
         rollout = RolloutState(
             env_state=env_state,
             timestep=timestep,
@@ -123,7 +125,14 @@ def collect(
         )
         return rollout, (trajectory, record)
 
-    rollout, (trajectory, record) = jax.lax.scan(step, rollout, jax.random.split(key, num_steps))
+    # Random numbers are drawn for all steps at once: the same work inside the loop costs more than a small network.
+    key_action, key_step, key_reset = jax.random.split(key, 3)
+    random = (
+        jax.random.uniform(key_action, (num_steps, num_envs, env.num_agents)),
+        jax.random.split(key_step, num_steps),
+        jax.random.split(key_reset, num_steps),
+    )
+    rollout, (trajectory, record) = jax.lax.scan(step, rollout, random)
     _, _, last_value = evaluate_step(
         network,
         params,
