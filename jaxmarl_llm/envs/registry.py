@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, unknown_name
@@ -29,7 +30,9 @@ def environment_names() -> tuple[str, ...]:
 
 
 def register(name: str, factory: Callable[..., Environment]) -> None:
-    """Adds an environment of your own, so that `make`, the learners and the command line find it by name.
+    """Adds an environment of your own to the names that `make` knows in this process.
+
+    The command line is another process: there, name the class itself, `--env mymodule:MyEnvironment`.
 
     Args:
       name: a new name.
@@ -67,10 +70,23 @@ def make(name: str, **kwargs) -> Environment:
     Raises:
       UserError: no such name, no such setting, or a setting that the environment refuses.
     """
-    factory = environment_factory(name)
+    return call_factory(name, environment_factory(name), kwargs)
+
+
+def call_factory(name: str, factory: Callable[..., Environment], settings: Mapping[str, Any]) -> Environment:
+    """Builds an environment with settings that its factory knows.
+
+    Args:
+      name: of the environment, for messages.
+      factory: called as `factory(**settings)`.
+      settings: name to value.
+
+    Raises:
+      UserError: no such setting, or a setting that the environment refuses.
+    """
     parameters = inspect.signature(factory).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        for key in kwargs:
+        for key in settings:
             if key not in parameters:
                 raise unknown_name(f"setting of {name}", key, parameters)
-    return factory(**kwargs)
+    return factory(**settings)

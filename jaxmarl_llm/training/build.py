@@ -1,13 +1,12 @@
 """Environment and learner of a configuration."""
 
 import importlib
-import inspect
 import os
 import sys
 from typing import Any
 
 from jaxmarl_llm.envs.base import Environment
-from jaxmarl_llm.envs.registry import make
+from jaxmarl_llm.envs.registry import call_factory, environment_factory
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.training.config import TrainConfig, check_config, learner_settings
 
@@ -46,17 +45,9 @@ def build_environment(config: TrainConfig) -> Environment:
       UserError: no such environment or setting, or a setting that the environment refuses.
     """
     settings = {name: _hashable(value) for name, value in config.env_args.items()}
-    if ":" not in config.env:
-        factory, arguments = make, (config.env,)
-    else:
-        factory, arguments = import_factory(config.env), ()
-        parameters = inspect.signature(factory).parameters
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            for name in settings:
-                if name not in parameters:
-                    raise unknown_name(f"setting of {config.env}", name, parameters)
+    factory = import_factory(config.env) if ":" in config.env else environment_factory(config.env)
     try:
-        env = factory(*arguments, **settings)
+        env = call_factory(config.env, factory, settings)
     except TypeError as error:
         raise UserError(f"environment {config.env} refuses its settings {settings}: {error}") from None
     if not isinstance(env, Environment):
