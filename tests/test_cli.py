@@ -42,6 +42,7 @@ def small_run(tmp_path):
         ("train", "name a preset"),
         ("train nowhere.yaml", "cannot read nowhere.yaml"),
         ("train demo --num-env 3", "did you mean --num-envs"),
+        ("train demo --no-resum", "did you mean --resume"),
         ("train demo --num-envs x", "--num-envs: invalid literal"),
         ("train demo --num-envs 0", "num_envs must be at least 1"),
         ("train demo --algorithm ipo", "('ippo', 'mappo')"),

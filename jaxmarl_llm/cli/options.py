@@ -24,7 +24,8 @@ def option_names(kind: type) -> Iterator[str]:
             continue
         name = field.name.replace("_", "-")
         yield f"--{name}"
-        if isinstance(field.default, bool) or field.default is None:
+        # An annotated flag has no opposite, see `tyro.conf.FlagCreatePairsOff`.
+        if annotation is bool:
             yield f"--no-{name}"
 
 
