@@ -95,7 +95,7 @@ def save(
       state: the learner's state.
       progress: what JSON can hold.
       config, versions: stored along.
-      keep: how many of the newest checkpoints stay.
+      keep: how many checkpoints stay: this one, and the newest of the others.
 
     Returns:
       The checkpoint's folder.
@@ -118,7 +118,9 @@ def save(
         (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1))
         _remove(target)
         partial.rename(target)
-        for old in updates(folder)[:-keep]:
+        # A run that went back to an older checkpoint may find newer ones of its former life: what it wrote now stays.
+        others = [other for other in updates(folder) if other != update]
+        for old in others[: max(0, len(others) + 1 - keep)]:
             _remove(folder / str(old))
     barrier(f"checkpoint {update} is complete")
     return target
@@ -129,6 +131,13 @@ def _remove(path: Path) -> None:
         # Without its manifest it counts as no checkpoint, should this process be killed half-way.
         (path / _MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(path)
+
+
+def set_aside(path: Path) -> None:
+    """Renames a damaged checkpoint to `<update>.damaged`, over one that had the same name."""
+    target = path.with_name(f"{path.name}.damaged")
+    shutil.rmtree(target, ignore_errors=True)
+    path.rename(target)
 
 
 def remove_partial(folder: Path) -> None:

@@ -156,6 +156,11 @@ class _Run:
         if found is None:
             self.state = self.program.init()
         else:
+            if found.update > self.schedule.total:
+                raise UserError(
+                    f"the run in {self.folder} is past {self.schedule.total * self.steps_per_update} steps already: "
+                    "raise --total-steps"
+                )
             last, self.saved, self.state = found.update, found.update, found.state
             stored = dict(found.progress)
             stored["unwritten"] = [
@@ -176,7 +181,7 @@ class _Run:
         if is_main_process():
             write_header(self.folder, self.config)
             for path, _ in damaged:
-                path.rename(path.with_name(f"{path.name}.damaged"))
+                checkpoints.set_aside(path)
             self.records = Records(self.folder, last, self.env_steps)
 
     def run(self) -> TrainResult:
@@ -205,8 +210,6 @@ class _Run:
                     self._save()
                     raise self._interrupted(stop.number or signal.SIGINT)
                 mark = time.perf_counter()
-            if self.progress.update > self.schedule.total:
-                raise UserError(f"the run in {self.folder} is past {total_steps} steps already: raise --total-steps")
             return self._finish()
 
     def _drain(self, leave: int) -> None:

@@ -98,7 +98,8 @@ class Records:
         path = folder / "metrics.jsonl"
         keep_lines(path, last_update)
         self._lines = path.open("a")
-        purge = None if last_update is None else last_env_steps + 1
+        # TensorBoard hides what a former life of the run wrote from here on.
+        purge = 0 if last_update is None else last_env_steps + 1
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=10)
 
     def write(self, kind: str, update: int, env_steps: int, times: dict[str, float], values: dict[str, Any]) -> None:
