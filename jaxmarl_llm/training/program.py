@@ -28,14 +28,12 @@ class Program:
     Attributes:
       seeds: `[S]` uint32.
       abstract_state: shapes, dtypes and shardings of the state.
-      shardings: the state's shardings.
       metric_shapes: name to the shape of one seed's metric, `()` or `(N,)`.
       compile_seconds: what tracing and compilation took.
     """
 
     seeds: np.ndarray
     abstract_state: Any
-    shardings: Any
     metric_shapes: dict[str, tuple[int, ...]]
     compile_seconds: float
     _init: Callable
@@ -113,6 +111,29 @@ def _pack(metrics: dict[str, jax.Array], params: Any) -> jax.Array:
     return jnp.concatenate([*values, finite.astype(jnp.float32)[None]])
 
 
+def _init_all(learner, num_seeds: int) -> Callable:
+    return over_seeds(lambda seed: learner.init(jax.random.key(seed)), num_seeds)
+
+
+def abstract_state(learner, placement: Placement, seeds: np.ndarray) -> Any:
+    """Shapes, dtypes and shardings of a run's state, by tracing alone.
+
+    Args:
+      learner: a learner with `init`.
+      placement: the devices.
+      seeds: `[S]` uint32.
+
+    Returns:
+      The state with `jax.ShapeDtypeStruct` leaves, each with a leading axis S.
+    """
+    state = jax.eval_shape(_init_all(learner, len(seeds)), seeds)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        placement.state_shardings(state),
+    )
+
+
 def compile_program(
     learner, placement: Placement, seeds: np.ndarray, *, num_episodes: int, greedy: bool, training: bool = True
 ) -> Program:
@@ -134,9 +155,6 @@ def compile_program(
     on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     shape_seeds = jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
 
-    def init(seeds):
-        return over_seeds(lambda seed: learner.init(jax.random.key(seed)), num_seeds)(seeds)
-
     def update(state):
         def one(state):
             state, metrics = learner.update(state)
@@ -152,11 +170,8 @@ def compile_program(
 
         return over_seeds(one, num_seeds)(params, seeds)
 
-    state = jax.eval_shape(init, shape_seeds)
-    shardings = placement.state_shardings(state)
-    state = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
-    )
+    state = abstract_state(learner, placement, seeds)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     replicated = placement.replicated
     lowered = {
         "evaluate": jax.jit(evaluate_all, out_shardings=replicated).lower(
@@ -168,7 +183,7 @@ def compile_program(
         first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state)
         metrics = jax.eval_shape(learner.update, first)[1]
         metric_shapes = {name: metrics[name].shape for name in sorted(metrics)}
-        lowered["init"] = jax.jit(init, out_shardings=shardings).lower(shape_seeds)
+        lowered["init"] = jax.jit(_init_all(learner, num_seeds), out_shardings=shardings).lower(shape_seeds)
         update_all = jax.jit(update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0)
         # Learners look for the mesh of the context to say where minibatches lie, see `algorithms.mesh`.
         with jax.set_mesh(placement.mesh):
@@ -188,7 +203,6 @@ def compile_program(
     return Program(
         seeds=seeds,
         abstract_state=state,
-        shardings=shardings,
         metric_shapes=metric_shapes,
         compile_seconds=time.perf_counter() - start,
         _init=compiled.get("init", _left_out),

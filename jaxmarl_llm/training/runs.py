@@ -1,6 +1,7 @@
 """The folder of a run: what may be written into it, and how a trained run is read back."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -16,7 +17,7 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
 from jaxmarl_llm.training.devices import place
-from jaxmarl_llm.training.program import Program, compile_program
+from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 
 CONFIG_FILE = "config.yaml"
 _LOCK_FILE = ".lock"
@@ -112,7 +113,7 @@ class TrainedRun:
       learner: the learner, with its environment in `learner.env`.
       params: the parameters of all seeds, every leaf with a leading axis S.
       update: the update after which they were saved.
-      program: the compiled evaluation.
+      num_episodes, greedy: of `program`'s evaluations.
     """
 
     folder: Path
@@ -120,7 +121,20 @@ class TrainedRun:
     learner: Any
     params: Any
     update: int
-    program: Program
+    num_episodes: int
+    greedy: bool
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The evaluation, compiled on first use."""
+        return compile_program(
+            self.learner,
+            place(1, self.config.num_envs),
+            seeds_of(self.config),
+            num_episodes=self.num_episodes,
+            greedy=self.greedy,
+            training=False,
+        )
 
     def seed_params(self, index: int = 0) -> Any:
         """The parameters of one seed, as `learner.act` takes them.
@@ -163,16 +177,17 @@ def load_run(
     if wrong is not None:
         raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
     learner = build_learner(config)
-    program = compile_program(
+    state = abstract_state(learner, place(1, config.num_envs), seeds_of(config))
+    loaded = checkpoints.load(path, state, config)
+    return TrainedRun(
+        folder,
+        config,
         learner,
-        place(1, config.num_envs),
-        seeds_of(config),
+        loaded.state.params,
+        loaded.update,
         num_episodes=num_episodes or config.eval_episodes,
         greedy=config.eval_greedy if greedy is None else greedy,
-        training=False,
     )
-    loaded = checkpoints.load(path, program.abstract_state, config)
-    return TrainedRun(folder, config, learner, loaded.state.params, loaded.update, program)
 
 
 def _find_checkpoint(folder: Path, checkpoint: str) -> Path:

@@ -114,6 +114,8 @@ def test_metrics_and_summary(fake_config, fake_learner):
     assert checkpoints.updates(Path(fake_config.out) / "best") == [best["update"]]
     run = load_run(fake_config.out)
     assert run.update == best["update"]
+    assert run.program is run.program
+    assert run.program.evaluate(run.params, 0).episode_return.shape == (1, 6)
     np.testing.assert_array_equal(run.seed_params()["weights"], result.best_params["weights"][0])
 
 
@@ -149,6 +151,10 @@ def test_a_longer_total_continues_where_no_schedule_forbids_it(fake_config, fake
     train(config)
     longer = dataclasses.replace(config, total_steps=240)
     assert train(longer, resume=True).summary["updates"] == 12
+    before = contents(config.out)
+    with pytest.raises(UserError, match="past 200 steps already"):
+        train(config, resume=True)
+    assert contents(config.out) == before
     train(fake_config := elsewhere(fake_config, "scheduled"))
     with pytest.raises(UserError, match="schedule over its total_steps"):
         train(dataclasses.replace(fake_config, total_steps=240), resume=True)
@@ -210,6 +216,14 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(fake_config, fake_
     train(cut, resume=True, reporter=reporter)
     assert "checkpoints/6 is damaged" in reporter.notes[0] and "older" in reporter.notes[0]
     assert_same_runs(whole, cut, 10)
+
+
+def test_what_was_just_saved_stays_beside_newer_ones_of_a_former_life(fake_config, fake_learner):
+    train(fake_config)
+    run, folder = load_run(fake_config.out), Path(fake_config.out) / "checkpoints"
+    for keep, left in ((2, [5, 10]), (1, [5])):
+        checkpoints.save(folder, 5, {"params": run.params}, {}, fake_config, {}, keep)
+        assert checkpoints.updates(folder) == left
 
 
 def test_damage_to_all_checkpoints_is_refused(fake_config, fake_learner):
