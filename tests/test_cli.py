@@ -57,6 +57,7 @@ def small_run(tmp_path):
         ("train ippo_matrix_game --num-devices 3 --out {folder}/run", "JAX sees 2"),
         ("train ippo_matrix_game --num-devices 2 --num-envs 5 --out {folder}/run", "use --num-envs 4 or 6"),
         ("eval {folder}/nowhere", "no run in"),
+        ("eval {folder} --seed -1", "--seed must lie between 0 and"),
         ("eval", "Folder of the run"),
         ("render {folder}/nowhere", "no run in"),
     ],

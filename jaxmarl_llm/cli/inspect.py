@@ -11,6 +11,7 @@ from jaxmarl_llm.cli.options import parse_options
 
 # Keeps these episodes apart from those that were played during training.
 _FIRST_NUMBER = 2**31
+_LAST_SEED = 2**31 - 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ def eval_command(arguments: Sequence[str]) -> int:
 
     if options.episodes < 1:
         raise UserError(f"--episodes must be at least 1, got {options.episodes}")
+    if not 0 <= options.seed <= _LAST_SEED:
+        raise UserError(f"--seed must lie between 0 and {_LAST_SEED}, got {options.seed}")
     use_compilation_cache()
     run = load_run(options.run, options.checkpoint, num_episodes=options.episodes, greedy=options.greedy)
     result = run.program.evaluate(run.params, _FIRST_NUMBER + options.seed)
@@ -89,8 +92,7 @@ def render_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.training.runs import load_run
 
     use_compilation_cache()
-    run = load_run(options.run, options.checkpoint)
-    greedy = run.config.eval_greedy if options.greedy is None else options.greedy
+    run = load_run(options.run, options.checkpoint, greedy=options.greedy)
     path = options.out or run.folder / "episode.gif"
-    print(write_gif(path, run.learner, run.seed_params(options.index), seed=options.seed, greedy=greedy))
+    print(write_gif(path, run.learner, run.seed_params(options.index), seed=options.seed, greedy=run.greedy))
     return 0

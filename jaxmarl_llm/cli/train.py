@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxmarl_llm.cli import DIVERGED
 from jaxmarl_llm.cli.options import option_value, parse_options
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.config import TrainConfig, check_config, load_preset, load_yaml, preset_names
@@ -128,7 +129,7 @@ def train_command(arguments: Sequence[str]) -> int:
         return 128 + stop.signal_number
     except TrainingDiverged as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return DIVERGED
     if is_main_process():
         finish_run(result, config, console, plots=options.plots)
     return 0

@@ -230,7 +230,7 @@ def _convert(name: str, value: Any) -> Any:
         value = parse_scalar(value)
     if kind in (float, float | None) and type(value) in (int, float):
         return float(value)
-    if kind is int and type(value) in (int, float) and value == int(value):
+    if kind is int and type(value) in (int, float) and float(value).is_integer():
         return int(value)
     if kind is str and isinstance(value, str):
         return value

@@ -92,6 +92,7 @@ def test_presets_are_sound(name):
         ({"network": "mpl"}, "did you mean mlp"),
         ({"num_envs": "many"}, "num_envs"),
         ({"num_envs": 1.5}, "num_envs"),
+        ({"total_steps": float("inf")}, "total_steps"),
         ({"agent_id": 3}, "agent_id"),
         ({"hidden_sizes": [1.5]}, "hidden_sizes"),
         ({"sharing": "isolate"}, "did you mean isolated"),
