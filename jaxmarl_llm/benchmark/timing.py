@@ -1,9 +1,7 @@
 """Compiled programs and how long their runs take."""
 
 import dataclasses
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -63,9 +61,3 @@ def rate_statistics(steps: int, seconds: list[float]) -> dict[str, float]:
         "max": max(rates),
         "repeats": len(rates),
     }
-
-
-def peak_memory_mib() -> float:
-    """The most memory this process has held, in MiB: of value only in a process that did one thing."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)

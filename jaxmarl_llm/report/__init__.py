@@ -1,4 +1,4 @@
-"""Plots, animations and tables of a run folder.
+"""Metrics, plots and animations of a run folder.
 
 Names are loaded on first use, so that importing the package costs no Matplotlib.
 """
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.metrics import read_metrics as read_metrics
     from jaxmarl_llm.report.plots import write_plots as write_plots
     from jaxmarl_llm.report.statistics import bootstrap_interval as bootstrap_interval
-    from jaxmarl_llm.report.summary import summary_table as summary_table
 
 _HOME = {
     "Episode": "animation",
@@ -22,7 +21,6 @@ _HOME = {
     "bootstrap_interval": "statistics",
     "read_metrics": "metrics",
     "record_episode": "animation",
-    "summary_table": "summary",
     "write_episode_gif": "animation",
     "write_plots": "plots",
 }

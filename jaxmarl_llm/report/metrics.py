@@ -50,13 +50,6 @@ class RunMetrics:
                 return values.shape[1]
         return 1
 
-    def last(self, kind: str, name: str, default: Any = None) -> Any:
-        """The value of a field in the last line of a kind that has it."""
-        for line in reversed(self.lines.get(kind, ())):
-            if name in line:
-                return line[name]
-        return default
-
 
 def _as_array(value) -> np.ndarray | None:
     def number(leaf):

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from rich.console import Console
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.report import read_metrics, summary_table, write_plots
+from jaxmarl_llm.report import read_metrics, write_plots
 
 
 def write_run(folder, *, num_seeds=1, num_agents=2, updates=20, shared=False):
@@ -63,7 +62,6 @@ def test_pyplot_and_global_settings_are_untouched(tmp_path):
 def test_a_run_without_a_whole_line_gives_no_pictures(tmp_path, text):
     (tmp_path / "metrics.jsonl").write_text(text)
     assert write_plots(tmp_path) == []
-    assert "no metrics yet" in table_text(tmp_path)
 
 
 def test_a_torn_last_line_costs_only_itself(tmp_path):
@@ -97,21 +95,3 @@ def test_all_nan_curves_are_left_out(tmp_path):
 def test_missing_folder_is_one_clear_line(tmp_path):
     with pytest.raises(UserError, match="no run folder"):
         write_plots(tmp_path / "nothing")
-
-
-def table_text(run):
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(summary_table(run))
-    console.file.close()
-    return console.export_text()
-
-
-def test_summary_states_final_and_best_return_and_each_agent(tmp_path):
-    run = write_run(tmp_path / "run", num_seeds=3)
-    text = table_text(run)
-    returns = np.asarray(read_metrics(run).last("evaluation", "return"))
-    agents = np.asarray(read_metrics(run).last("evaluation", "agent_return")).mean(0)
-    assert f"{returns.mean():.2f}" in text
-    assert "3 seeds" in text
-    assert "2,560 per seed in 20 updates" in text
-    assert f"{agents[0]:.2f}  {agents[1]:.2f}" in text
