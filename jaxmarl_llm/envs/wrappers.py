@@ -148,17 +148,16 @@ class AutoReset(Wrapper):
         return self._with_final(timestep, timestep.observation), state
 
     def step(self, key, state, action):
-        key_step, key_reset = self.step_and_reset_keys(key)
-        raw, state = self.env.step(key_step, state, action)
+        raw, state = self.env.step(self.step_key(key), state, action)
         pool = _state_pool(self.env, self.pool_size, self.pool_seed) if self.pool_size else None
-        timestep, state = reset_where_done(self.env, key_reset, raw, state, pool=pool)
+        timestep, state = reset_where_done(self.env, key, raw, state, pool=pool, index=1)
         return self._with_final(timestep, raw.observation), state
 
     @staticmethod
-    def step_and_reset_keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The keys that `step` uses, from its own."""
+    def step_key(key: jax.Array) -> jax.Array:
+        """The key of the raw step; a reset folds 1 into the same key, and only where it happens."""
         # In a batch two folds are cheaper than one split, which writes an array with a minor axis of 2.
-        return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+        return jax.random.fold_in(key, 0)
 
     @staticmethod
     def _with_final(timestep: TimeStep, final_observation) -> AutoResetTimeStep:

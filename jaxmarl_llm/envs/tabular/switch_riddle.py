@@ -38,8 +38,8 @@ class SwitchRiddle(Environment[SwitchRiddleState]):
     """Each day one random prisoner enters a room with a bulb, and may claim that all have been there.
 
     Observation: `[N, 2]` int32: whether the agent is in the room, and, for that agent alone, whether the light is on.
-    Actions: 0 nothing, 1 switch the light, 2 tell. Only the agent in the room is asked (`active`); the mask leaves
-      "nothing" to the others, and what they send is ignored.
+    Actions: 0 nothing, 1 switch the light, 2 tell. Only the agent in the room is asked (`active`); what the
+      others send is ignored.
     Reward: shared. On "tell" `win_reward` if every agent has been in the room, this step included, else
       `lose_reward`; 0 otherwise.
     Termination: "tell", or the last of `max_steps` days: the number of days is a rule of the riddle, so nothing is
@@ -103,10 +103,6 @@ class SwitchRiddle(Environment[SwitchRiddleState]):
     def observe(self, state):
         here = self.active(state)
         return jnp.stack([here, here & state.light], axis=-1).astype(jnp.int32)
-
-    def action_mask(self, state):
-        nothing = jnp.arange(3) == NOTHING
-        return self.active(state)[:, None] | nothing[None, :]
 
     def active(self, state):
         return jnp.arange(self.num_agents, dtype=jnp.int32) == state.in_room
