@@ -15,22 +15,22 @@ PRESET_FOLDER = Path(__file__).parent.parent / "configs"
 
 
 def parse_scalar(text: str) -> Any:
-    """Reads `3`, `0.5`, `true`, `null`, `[1, 2]` as YAML and JSON would; other text stays as it is, line breaks too.
+    """Reads `3`, `0.5`, `true`, `null`, `[1, 2]` or plain text, as YAML and JSON would.
 
     Args:
       text: what the user typed.
     """
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+    except yaml.YAMLError:
         return text
-    if isinstance(value, bool | int | float | list | None) and text:
-        return value
-    # YAML 1.1 takes 1e-3 for text; everyone else takes it for a number.
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    if isinstance(value, str):
+        # YAML 1.1 takes 1e-3 for text; everyone else takes it for a number.
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _parse_settings(arguments: Sequence[str]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _convert(name: str, value: Any) -> Any:
     if name == "env_args":
         if not isinstance(value, Mapping):
             raise wrong
-        return {str(key): _number_or_text(item) if isinstance(item, str) else item for key, item in value.items()}
+        return {str(key): parse_scalar(item) if isinstance(item, str) else item for key, item in value.items()}
     if name in ("hidden_sizes", "sharing") and not isinstance(value, str):
         items = [value] if isinstance(value, int) else value
         if not isinstance(items, Sequence) or not all(type(item) is int for item in items):
