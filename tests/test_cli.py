@@ -9,7 +9,7 @@ from training.fake_learner import use_fake_learner
 from jaxmarl_llm.cli import main
 from jaxmarl_llm.cli.train import parse_train
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.config import TrainConfig
+from jaxmarl_llm.training.config import TrainConfig, load_preset
 
 
 @pytest.fixture
@@ -60,6 +60,10 @@ def small_run(tmp_path):
         ("eval {folder} --seed -1", "--seed must lie between 0 and"),
         ("eval", "Folder of the run"),
         ("render {folder}/nowhere", "no run in"),
+        ("render {folder} --out {folder}/picture.txt", "ends in .gif"),
+        ("train demo --env-args max_steps=2.5 --out {folder}/run", "must be a whole number, got 2.5"),
+        ("train demo --learning-rate inf --out {folder}/run", "learning_rate must be finite"),
+        ("bench --num-envs 0", "num_envs must be at least 1"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
@@ -71,7 +75,7 @@ def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsy
 
 def test_options_override_the_preset_and_settings_add_to_its_own():
     options, name = parse_train(["ippo_overcooked_coord_ring", "--env-args", "max_steps=50", "--learning-rate", "1"])
-    assert options.config.env_args == {"layout": "coord_ring", "max_steps": 50}
+    assert options.config.env_args == load_preset("ippo_overcooked_coord_ring").env_args | {"max_steps": 50}
     assert options.config.learning_rate == 1.0 and name == "ippo_overcooked_coord_ring"
     assert options.config.out.startswith("runs/ippo_overcooked_coord_ring-")
     # Another environment does not want the settings of the preset's.
@@ -118,6 +122,15 @@ def test_train_eval_render_resume(small_run, fake_learner, tmp_path, capsys):
     assert "add --resume" in capsys.readouterr().err
     assert main(["train", "--resume", "--out", str(folder), "--no-plots"]) == 0
     assert "resuming from update 10 of 10" in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_takes_one_line(small_run, fake_learner, tmp_path, capsys):
+    assert main([*small_run, "--no-plots"]) == 0
+    (tmp_path / "file").write_text("")
+    capsys.readouterr()
+    assert main(["render", str(tmp_path / "run"), "--out", str(tmp_path / "file" / "episode.gif")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "cannot read or write" in error and "file" in error
 
 
 def test_divergence_has_its_own_status(small_run, fake_learner, capsys):

@@ -161,8 +161,9 @@ def run_environment_benchmark(
     Raises:
       UserError: no such environment, mode or setting.
     """
-    if repeats < 1:
-        raise UserError(f"repeats must be at least 1, got {repeats}")
+    for what, smallest in (("repeats", repeats), ("num_envs", min(num_envs, default=1))):
+        if smallest < 1:
+            raise UserError(f"{what} must be at least 1, got {smallest}")
     results = []
     for name, batch, mode in _product(names, num_envs, modes):
         length = steps_for(batch, num_steps)

@@ -1,6 +1,7 @@
 """The command line: `jaxmarl-llm COMMAND`. Commands import what they need when they run, so that help is instant."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
     """
+    is_program = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_usage())
@@ -64,8 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+        if is_program:
+            # Threads that compile would delay the end, or crash while Python takes itself apart under them.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, a pager) has gone: nothing is wrong. Python must not complain at exit either.
         sys.stdout = None
         return 0
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        reason = error.strerror or " ".join(str(error).split())
+        print(f"error: cannot read or write{where} ({reason}): choose another path, or make room", file=sys.stderr)
+        return BAD_INPUT

@@ -88,9 +88,12 @@ def render_command(arguments: Sequence[str]) -> int:
     """Writes a GIF of an episode; returns the exit status."""
     options = parse_options(RenderOptions, arguments, program="jaxmarl-llm render")
     from jaxmarl_llm.cli.finish import write_gif
+    from jaxmarl_llm.errors import UserError
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.runs import load_run
 
+    if options.out is not None and (options.out.suffix.lower() != ".gif" or options.out.is_dir()):
+        raise UserError(f"--out names the animation: give a file that ends in .gif, got {options.out}")
     use_compilation_cache()
     run = load_run(options.run, options.checkpoint, greedy=options.greedy)
     path = options.out or run.folder / "episode.gif"

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ _BUILTIN = {
     "coin_game": "jaxmarl_llm.envs.gridworld.coin_game:CoinGame",
 }
 _REGISTERED: dict[str, Callable[..., Environment]] = {}
+_MEANING = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def environment_names() -> tuple[str, ...]:
@@ -89,4 +92,36 @@ def call_factory(name: str, factory: Callable[..., Environment], settings: Mappi
         for key in settings:
             if key not in parameters:
                 raise unknown_name(f"setting of {name}", key, parameters)
-    return factory(**settings)
+    hints = _hints(factory)
+    converted = dict(settings)
+    for key, value in settings.items():
+        if key in hints and key in parameters and value is not parameters[key].default:
+            converted[key] = _convert(f"setting {key} of {name}", value, hints[key])
+    return factory(**converted)
+
+
+def _hints(factory: Callable[..., Environment]) -> dict[str, Any]:
+    """The types that a factory's settings are declared with; nothing where they cannot be told."""
+    if not (inspect.isclass(factory) or inspect.isfunction(factory)):
+        return {}
+    try:
+        return typing.get_type_hints(factory)
+    except (NameError, TypeError):
+        return {}
+
+
+def _convert(what: str, value: Any, hint: Any) -> Any:
+    """A plain value as the type that a setting was declared with; a whole number may be written as 1e3.
+
+    Other values, and settings of other types, are for the environment to judge.
+    """
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    judged = set(kinds) <= {*_MEANING, type(None)} and type(value) in (*_MEANING, tuple, list, type(None))
+    if not judged or type(value) in kinds:
+        return value
+    if type(value) is int and float in kinds:
+        return float(value)
+    if type(value) is float and int in kinds and value.is_integer():
+        return int(value)
+    meaning = " or ".join(_MEANING[kind] for kind in kinds if kind in _MEANING)
+    raise UserError(f"{what} must be {meaning}, got {value!r}")

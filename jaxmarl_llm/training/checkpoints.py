@@ -16,6 +16,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from jaxmarl_llm.training.devices import barrier, is_main_process
 
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
+# Without these no checkpoint is complete.
+_FILES = ("progress.json", "config.yaml", "versions.json", "state/_METADATA")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +92,8 @@ def save(
 ) -> Path:
     """Writes a checkpoint and removes the oldest ones. Every process of a run must call it.
 
+    Until the new one is complete, the others stay as they are.
+
     Args:
       folder: holds the checkpoints.
       update: names the checkpoint; one of the same name is replaced.
@@ -99,7 +104,27 @@ def save(
 
     Returns:
       The checkpoint's folder.
+
+    Raises:
+      UserError: it cannot be written, for example because the disk is full.
     """
+    try:
+        return _save(folder, update, state, progress, config, versions, keep)
+    except (OSError, ValueError) as error:
+        shutil.rmtree(folder / f"{update}{_PARTIAL}", ignore_errors=True)
+        text = " ".join(str(error).split())
+        # TensorStore, which writes the arrays, reports the disk's errors as ValueError.
+        found = re.search(r": ([^:]*) \[os_error_code", text)
+        if not (found or isinstance(error, OSError)):
+            raise
+        reason = found[1] if found else getattr(error, "strerror", None) or text
+        raise UserError(
+            f"cannot write checkpoint {folder / str(update)} ({reason}): the run is as it was saved last; make room, "
+            "then continue with --resume"
+        ) from None
+
+
+def _save(folder, update, state, progress, config, versions, keep) -> Path:
     target, partial = folder / str(update), folder / f"{update}{_PARTIAL}"
     if is_main_process():
         shutil.rmtree(partial, ignore_errors=True)
@@ -152,6 +177,9 @@ def problem(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, in a few words; None when all are as they were written."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
+        for name in _FILES:
+            if name not in manifest:
+                return f"{_MANIFEST} does not name {name}"
         for name, expected in manifest.items():
             file = path / name
             if not file.is_file():

@@ -19,6 +19,7 @@ def _machine() -> str:
 def use_compilation_cache() -> None:
     """Lets JAX keep compiled programs in the user's cache folder, unless the user has chosen another or none.
 
+    A folder that cannot be written to is left alone.
     `JAX_COMPILATION_CACHE_DIR` names another folder; `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
     """
     import jax
@@ -26,6 +27,13 @@ def use_compilation_cache() -> None:
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "jaxmarl-llm" / f"xla-{_machine()}"))
+    folder = Path(base) / "jaxmarl-llm" / f"xla-{_machine()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

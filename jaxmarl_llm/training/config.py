@@ -1,6 +1,8 @@
 """What a training run is: `TrainConfig`, presets, YAML. Imports neither JAX nor Flax, so that help is instant."""
 
 import dataclasses
+import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,25 +14,27 @@ import yaml
 from jaxmarl_llm.errors import UserError, unknown_name
 
 PRESET_FOLDER = Path(__file__).parent.parent / "configs"
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def parse_scalar(text: str) -> Any:
-    """Reads `3`, `0.5`, `true`, `null`, `[1, 2]` or plain text, as YAML and JSON would.
+    """Reads `3`, `0.5`, `true`, `null`, `[1, 2]` as YAML and JSON would; other text stays as it is, line breaks too.
 
     Args:
       text: what the user typed.
     """
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return text
-    if isinstance(value, str):
-        # YAML 1.1 takes 1e-3 for text; everyone else takes it for a number.
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    if isinstance(value, bool | int | float | list | None) or text[0] in "'\"":
+        return value
+    return _number_or_text(text)
+
+
+def _number_or_text(text: str) -> float | str:
+    """YAML 1.1 takes 1e-3 for text; everyone else takes it for a number."""
+    return float(text) if _EXPONENT.fullmatch(text) else text
 
 
 def _parse_settings(arguments: Sequence[str]) -> dict[str, Any]:
@@ -212,7 +216,7 @@ def _convert(name: str, value: Any) -> Any:
     if name == "env_args":
         if not isinstance(value, Mapping):
             raise wrong
-        return {str(key): parse_scalar(item) if isinstance(item, str) else item for key, item in value.items()}
+        return {str(key): _number_or_text(item) if isinstance(item, str) else item for key, item in value.items()}
     if name in ("hidden_sizes", "sharing") and not isinstance(value, str):
         items = [value] if isinstance(value, int) else value
         if not isinstance(items, Sequence) or not all(type(item) is int for item in items):
@@ -278,7 +282,9 @@ def load_yaml(path: str | Path) -> TrainConfig:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return config_from_mapping({} if values is None else values, str(path))
+    if values is None:
+        raise UserError(f"{path} is empty: write lines of the form `field: value`, or restore it from a copy")
+    return config_from_mapping(values, str(path))
 
 
 def to_mapping(config: TrainConfig) -> dict[str, Any]:
@@ -353,6 +359,9 @@ def check_config(config: TrainConfig) -> None:
         value = getattr(config, name)
         if not value >= minimum:
             raise UserError(f"{name} must be at least {minimum}, got {value}")
+    for name in FIELDS:
+        if isinstance(getattr(config, name), float) and not math.isfinite(getattr(config, name)):
+            raise UserError(f"{name} must be finite, got {getattr(config, name)}")
     for name in ("discount", "gae_lambda"):
         if not 0 <= getattr(config, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, got {getattr(config, name)}")

@@ -416,6 +416,32 @@ def test_register_and_make(clean_registry):
     assert make("any_settings", max_steps=9).max_steps == 9
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("grid_4x4", {"max_steps": "abc"}, "setting max_steps of grid_4x4 must be a whole number, got 'abc'"),
+        ("grid_4x4", {"max_steps": 2.5}, "max_steps .* whole number, got 2.5"),
+        ("grid_4x4", {"size": True}, "size .* whole number, got True"),
+        ("grid_4x4", {"size": None}, "size .* whole number, got None"),
+        ("grid_4x4", {"goal_reward": (1, 2)}, "goal_reward .* a number"),
+        ("overcooked", {"layout": 3}, "layout of overcooked must be text, got 3"),
+        ("overcooked", {"layout": (1, 2)}, "layout of overcooked must be text"),
+        ("foraging", {"sight": "far"}, "sight .* a whole number, got 'far'"),
+        ("foraging", {"cooperative": 1}, "cooperative .* true or false, got 1"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused(name, settings, message):
+    with pytest.raises(UserError, match=message):
+        make(name, **settings)
+
+
+def test_numbers_may_be_written_either_way():
+    env = make("grid_4x4", max_steps=1e2, goal_reward=2)
+    assert type(env.max_steps) is int and type(env.goal_reward) is float
+    assert env == make("grid_4x4", max_steps=100, goal_reward=2.0)
+    assert make("foraging", sight=None) == make("foraging")
+
+
 def test_unknown_names_get_the_closest_ones(clean_registry):
     with pytest.raises(UserError, match="unknown environment 'grid_4x5': did you mean grid_4x4"):
         make("grid_4x5")

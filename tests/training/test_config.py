@@ -1,5 +1,6 @@
 import dataclasses
 import inspect
+import math
 import subprocess
 import sys
 import time
@@ -98,11 +99,26 @@ def test_presets_are_sound(name):
         ({"sharing": "isolate"}, "did you mean isolated"),
         ({"env_args": [1]}, "env_args"),
         ([1], "field: value"),
+        ({"learning_rate": "x"}, "learning_rate"),
     ],
 )
 def test_mistakes_in_yaml_are_named(values, message):
     with pytest.raises(UserError, match=message):
         config_from_mapping(values, "my.yaml")
+
+
+def test_settings_of_the_environment_survive_yaml(tmp_path):
+    settings = {"layout": "WPW\nA  O\n  X", "number": "3", "text": "a: b", "small": 1e-7, "yes": True, "none": None}
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(TrainConfig(env_args=settings)))
+    assert load_yaml(path).env_args == settings
+
+
+def test_an_empty_file_is_no_configuration(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("")
+    with pytest.raises(UserError, match="is empty: write lines"):
+        load_yaml(path)
 
 
 def test_yaml_numbers_may_be_written_as_people_write_them():
@@ -112,7 +128,11 @@ def test_yaml_numbers_may_be_written_as_people_write_them():
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("ring", "ring"), ("[1, 2]", [1, 2])]
+    ("text", "value"),
+    [
+        *(("3", 3), ("0.5", 0.5), ("1e-3", 1e-3), ("true", True), ("ring", "ring"), ("[1, 2]", [1, 2])),
+        *(("WPW\nA  O\n#: #", "WPW\nA  O\n#: #"), ("'3'", "3"), ("2020-01-01", "2020-01-01"), ("", None)),
+    ],
 )
 def test_scalars(text, value):
     assert parse_scalar(text) == value and type(parse_scalar(text)) is type(value)
@@ -127,7 +147,10 @@ def test_counts():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_envs", 0), ("discount", 1.5), ("learning_rate", 0.0), ("hidden_sizes", (0,)), ("eval_episodes", 0)],
+    [
+        *(("num_envs", 0), ("discount", 1.5), ("learning_rate", 0.0), ("hidden_sizes", (0,)), ("eval_episodes", 0)),
+        *(("learning_rate", math.inf), ("entropy_coefficient", math.nan), ("shaped_reward_horizon", math.inf)),
+    ],
 )
 def test_values_out_of_range_are_refused(field, value):
     with pytest.raises(UserError, match=field):

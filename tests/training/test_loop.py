@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -242,6 +243,34 @@ def test_damage_to_all_checkpoints_is_refused(fake_config, fake_learner):
         load_run(folder, "9")
     with pytest.raises(UserError, match="no checkpoint 7: choose best, last, 9, 10"):
         load_run(folder, "7")
+
+
+def test_a_manifest_that_names_too_little_is_damage(fake_config, fake_learner):
+    train(fake_config)
+    path = Path(fake_config.out) / "checkpoints" / "10"
+    (path / "manifest.json").write_text("{}")
+    assert checkpoints.problem(path) == "manifest.json does not name progress.json"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        ValueError('Error writing "x": "y": Failed to write: No space left on device [os_error_code=\'28\']'),
+    ],
+)
+def test_a_full_disk_takes_one_line_and_no_checkpoint(fake_config, fake_learner, monkeypatch, error):
+    train(fake_config)
+    folder = Path(fake_config.out) / "checkpoints"
+    run, before = load_run(fake_config.out), contents(folder)
+
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(checkpoints.ocp.Checkpointer, "save", full)
+    with pytest.raises(UserError, match=r"checkpoints/11 \(No space left on device\).*--resume"):
+        checkpoints.save(folder, 11, {"params": run.params}, {}, fake_config, {}, 2)
+    assert contents(folder) == before
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(fake_config, fake_learner):
