@@ -64,8 +64,8 @@ def to_storage(state: Any) -> Any:
 
 
 def _orbax() -> ocp.Checkpointer:
-    # Orbax reports each save; a run's progress bar is no place for that.
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    # Orbax reports each save, and its threads print what they also raise: a progress bar is no place for either.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     return ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
 
