@@ -76,10 +76,12 @@ def categorical_from_uniform(uniform, logits):
     # Inverse of the cumulative distribution: one uniform number a row, where Gumbel noise needs A of them.
     probs = jax.nn.softmax(logits, axis=-1)
     cumulative = jnp.cumsum(probs, axis=-1)
-    action = jnp.sum(cumulative <= uniform[..., None] * cumulative[..., -1:], axis=-1)
-    # Rounding can push the draw past the last action of positive probability.
-    last = logits.shape[-1] - 1 - jnp.argmax(probs[..., ::-1] > 0, axis=-1)
-    return jnp.minimum(action, last).astype(jnp.int32)
+    possible = (cumulative > uniform[..., None] * cumulative[..., -1:]) & (probs > 0)
+    index = jnp.arange(logits.shape[-1]).reshape((1,) * uniform.ndim + (-1,))
+    # Rounding can leave no action above the draw: then the last one of positive probability.
+    last = jnp.max(jnp.where(probs > 0, index, 0), axis=-1)
+    first = jnp.min(jnp.where(possible, index, logits.shape[-1]), axis=-1)
+    return jnp.minimum(first, last).astype(jnp.int32)
 
 
 def categorical_mode(logits):

@@ -45,6 +45,8 @@ def build_actor_critic(
         raise unknown_name("network", network, NETWORKS)
     if activation not in ("tanh", "relu"):
         raise unknown_name("activation", activation, ("tanh", "relu"))
+    if network == "gru" and gru_size < 1:
+        raise UserError(f"gru_size must be at least 1, got {gru_size}")
     if not hidden_sizes or min(hidden_sizes) < 1:
         raise UserError(f"hidden_sizes needs at least one width of 1 or more, got {tuple(hidden_sizes)}")
     leaves = jax.tree.leaves(observation_space)

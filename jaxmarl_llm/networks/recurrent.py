@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.initializers import orthogonal
+
 
 class RecurrentCore(nn.Module):
     """A gated recurrent unit over time that forgets at the start of an episode.
@@ -26,7 +28,8 @@ class RecurrentCore(nn.Module):
         Returns:
           `(memory, y)`: memory after the last step, and outputs `[T, ..., H]`.
         """
-        cell = nn.GRUCell(self.size)
+        # Flax's default initialiser goes through LAPACK, see `initializers.orthogonal`.
+        cell = nn.GRUCell(self.size, recurrent_kernel_init=orthogonal(1.0))
 
         def step(cell, memory, inputs):
             x, reset = inputs

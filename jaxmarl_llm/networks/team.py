@@ -75,7 +75,8 @@ class TeamNetwork:
         agent_index = jnp.arange(self.num_agents)
         if self.num_policies == 1:
             own = jax.tree.map(lambda leaf: leaf[0], params)
-            return self.module.apply({"params": own}, memory, observation, global_state, reset, agent_index)
+            out: Any = self.module.apply({"params": own}, memory, observation, global_state, reset, agent_index)
+            return out
 
         own = jax.tree.map(lambda leaf: leaf[jnp.asarray(self.policy_of_agent)], params)
         time_axis, batch_axis = reset.ndim - 1, reset.ndim - 2
@@ -84,9 +85,10 @@ class TeamNetwork:
             # Each agent keeps an agent axis of size 1, so the module need not know how it is called.
             memory = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, batch_axis), memory)
             observation = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, time_axis), observation)
-            memory, logits, value = self.module.apply(
+            out: Any = self.module.apply(
                 {"params": own}, memory, observation, global_state, reset[..., None], agent_index[None]
             )
+            memory, logits, value = out
             memory = jax.tree.map(lambda leaf: leaf.take(0, axis=batch_axis), memory)
             return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
 

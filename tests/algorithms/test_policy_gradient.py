@@ -246,6 +246,14 @@ def test_act_without_a_trainer():
         assert bool(timestep.truncated)
 
 
+@pytest.mark.parametrize("network", ["mlp", "gru"])
+def test_a_start_needs_no_lapack(network):
+    # Several decompositions in one program, as in a start of several seeds, can wait for each other for ever on CPUs.
+    learner = algorithms.mappo(MatchTarget(), network=network)
+    start = str(jax.make_jaxpr(jax.vmap(learner.init))(jax.random.split(jax.random.key(0), 3)))
+    assert "qr" not in start and "householder" not in start
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -258,6 +266,7 @@ def test_act_without_a_trainer():
         ({"sharing": (0, 0)}, "each of the 3 agents"),
         ({"activation": "gelu"}, "unknown activation"),
         ({"learning_rate_schedule": "lin"}, "did you mean linear"),
+        ({"network": "gru", "gru_size": 0}, "gru_size must be at least 1"),
         ({"num_envs": 0}, "num_envs must be at least 1"),
         ({"hidden_sizes": ()}, "hidden_sizes needs at least one"),
     ],

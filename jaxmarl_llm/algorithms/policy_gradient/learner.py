@@ -23,10 +23,6 @@ from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.networks.team import TeamNetwork
 
 
-def _static(**kwargs) -> Any:
-    return struct.field(pytree_node=False, **kwargs)
-
-
 @struct.dataclass
 class PolicyGradient:
     """A team of policies trained by policy gradients; build one with `ippo` or `mappo`.
@@ -60,15 +56,15 @@ class PolicyGradient:
       total_steps: environment steps of the whole run, for the schedules.
     """
 
-    env: Environment = _static()
-    network_module: TeamNetwork = _static()
-    num_envs: int = _static()
-    rollout_length: int = _static()
-    num_epochs: int = _static()
-    num_minibatches: int = _static()
-    learning_rate_schedule: str = _static()
-    normalize_advantage: bool = _static()
-    normalize_value: bool = _static()
+    env: Environment = struct.field(pytree_node=False)
+    network_module: TeamNetwork = struct.field(pytree_node=False)
+    num_envs: int = struct.field(pytree_node=False)
+    rollout_length: int = struct.field(pytree_node=False)
+    num_epochs: int = struct.field(pytree_node=False)
+    num_minibatches: int = struct.field(pytree_node=False)
+    learning_rate_schedule: str = struct.field(pytree_node=False)
+    normalize_advantage: bool = struct.field(pytree_node=False)
+    normalize_value: bool = struct.field(pytree_node=False)
     learning_rate: float
     adam_epsilon: float
     max_grad_norm: float
@@ -212,9 +208,11 @@ class PolicyGradient:
         variance = masked_mean(jnp.square(target - masked_mean(target, alive)), alive)
         explained = 1.0 - masked_mean(jnp.square(target - value), alive) / (variance + 1e-8)
         if self.normalize_value:
+            moments = updates.policy_means(network, jnp.stack([target, jnp.square(target)]), alive)
             statistics = update_value_statistics(
                 statistics,
-                *updates.policy_means(network, jnp.stack([target, jnp.square(target)]), alive),
+                moments[0],
+                moments[1],
                 updates.policy_counts(network, alive),
             )
             of_agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)][None, None], statistics)

@@ -26,7 +26,9 @@ def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_env
     )
 
 
-def evaluate_step(network: TeamNetwork, params, memory, observation, global_state, reset):
+def evaluate_step(
+    network: TeamNetwork, params: Any, memory: Any, observation: Any, global_state: jax.Array | None, reset: jax.Array
+) -> tuple[Any, jax.Array, Any]:
     """Network outputs of one step: `TeamNetwork.apply` without time axis; `reset` is `[...]`, without agent axis."""
     num_agents = network.num_agents
     reset = jnp.broadcast_to(reset[..., None], (*reset.shape, num_agents))
