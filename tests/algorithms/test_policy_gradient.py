@@ -251,7 +251,7 @@ def test_a_start_needs_no_lapack(network):
     # Several decompositions in one program, as in a start of several seeds, can wait for each other for ever on CPUs.
     learner = algorithms.mappo(MatchTarget(), network=network)
     start = str(jax.make_jaxpr(jax.vmap(learner.init))(jax.random.split(jax.random.key(0), 3)))
-    assert "qr" not in start and "householder" not in start
+    assert " qr[" not in start and "householder" not in start
 
 
 @pytest.mark.parametrize(
