@@ -3,8 +3,9 @@
 Names are loaded on first use, so that the command line can print its help without importing JAX.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxmarl_llm import algorithms as algorithms
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
+_HOMES = {
     "Environment": "jaxmarl_llm.envs",
     "EnvState": "jaxmarl_llm.envs",
     "LogEpisodes": "jaxmarl_llm.envs",
@@ -36,19 +37,8 @@ _HOME = {
     "register": "jaxmarl_llm.envs",
     "to_jaxmarl": "jaxmarl_llm.envs.adapters",
     "vectorize": "jaxmarl_llm.envs",
+    **{name: f"jaxmarl_llm.{name}" for name in ("algorithms", "envs", "networks", "report", "training")},
 }
-_MODULES = ("algorithms", "envs", "networks", "report", "training")
 
-__all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"jaxmarl_llm.{name}")
-    raise AttributeError(f"module 'jaxmarl_llm' has no attribute '{name}'")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

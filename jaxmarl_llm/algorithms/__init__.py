@@ -2,6 +2,7 @@
 
 from jaxmarl_llm.algorithms.categorical import (
     categorical_entropy,
+    categorical_from_uniform,
     categorical_log_prob,
     categorical_mode,
     categorical_sample,
@@ -26,6 +27,7 @@ __all__ = [
     "ValueStatistics",
     "anneal",
     "categorical_entropy",
+    "categorical_from_uniform",
     "categorical_log_prob",
     "categorical_mode",
     "categorical_sample",

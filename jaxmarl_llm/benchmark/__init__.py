@@ -8,8 +8,9 @@ Importable, for the command line and for scripts:
 Every result is a flat dict that `json.dumps` takes. Names are loaded on first use.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxmarl_llm.benchmark.environments import MODES as MODES
@@ -22,26 +23,17 @@ if TYPE_CHECKING:
     from jaxmarl_llm.benchmark.training import prepare_training as prepare_training
     from jaxmarl_llm.benchmark.training import run_training_benchmark as run_training_benchmark
 
-_HOME = {
-    "MODES": "environments",
-    "machine_report": "machine",
-    "markdown_table": "table",
-    "prepare_environment": "environments",
-    "prepare_training": "training",
-    "print_table": "table",
-    "run_environment_benchmark": "environments",
-    "run_startup_benchmark": "startup",
-    "run_training_benchmark": "training",
+_HOMES = {
+    "MODES": "jaxmarl_llm.benchmark.environments",
+    "machine_report": "jaxmarl_llm.benchmark.machine",
+    "markdown_table": "jaxmarl_llm.benchmark.table",
+    "prepare_environment": "jaxmarl_llm.benchmark.environments",
+    "prepare_training": "jaxmarl_llm.benchmark.training",
+    "print_table": "jaxmarl_llm.benchmark.table",
+    "run_environment_benchmark": "jaxmarl_llm.benchmark.environments",
+    "run_startup_benchmark": "jaxmarl_llm.benchmark.startup",
+    "run_training_benchmark": "jaxmarl_llm.benchmark.training",
 }
 
-__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(importlib.import_module(f"jaxmarl_llm.benchmark.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'jaxmarl_llm.benchmark' has no attribute '{name}'")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

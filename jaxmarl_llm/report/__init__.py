@@ -3,8 +3,9 @@
 Names are loaded on first use, so that importing the package costs no Matplotlib.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxmarl_llm.report.animation import Episode as Episode
@@ -15,24 +16,15 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.plots import write_plots as write_plots
     from jaxmarl_llm.report.statistics import bootstrap_interval as bootstrap_interval
 
-_HOME = {
-    "Episode": "animation",
-    "RunMetrics": "metrics",
-    "bootstrap_interval": "statistics",
-    "read_metrics": "metrics",
-    "record_episode": "animation",
-    "write_episode_gif": "animation",
-    "write_plots": "plots",
+_HOMES = {
+    "Episode": "jaxmarl_llm.report.animation",
+    "RunMetrics": "jaxmarl_llm.report.metrics",
+    "bootstrap_interval": "jaxmarl_llm.report.statistics",
+    "read_metrics": "jaxmarl_llm.report.metrics",
+    "record_episode": "jaxmarl_llm.report.animation",
+    "write_episode_gif": "jaxmarl_llm.report.animation",
+    "write_plots": "jaxmarl_llm.report.plots",
 }
 
-__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(importlib.import_module(f"jaxmarl_llm.report.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'jaxmarl_llm.report' has no attribute '{name}'")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

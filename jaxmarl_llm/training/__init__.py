@@ -3,8 +3,9 @@
 Names are loaded on first use, so that the command line can print its help without importing JAX.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxmarl_llm.training.build import build_environment as build_environment
@@ -21,30 +22,21 @@ if TYPE_CHECKING:
     from jaxmarl_llm.training.runs import TrainedRun as TrainedRun
     from jaxmarl_llm.training.runs import load_run as load_run
 
-_HOME = {
-    "EvaluationResult": "evaluation",
-    "TrainConfig": "config",
-    "TrainResult": "loop",
-    "TrainedRun": "runs",
-    "TrainingDiverged": "loop",
-    "TrainingInterrupted": "loop",
-    "build_environment": "build",
-    "build_learner": "build",
-    "evaluate": "evaluation",
-    "load_preset": "config",
-    "load_run": "runs",
-    "preset_names": "config",
-    "train": "loop",
+_HOMES = {
+    "EvaluationResult": "jaxmarl_llm.training.evaluation",
+    "TrainConfig": "jaxmarl_llm.training.config",
+    "TrainResult": "jaxmarl_llm.training.loop",
+    "TrainedRun": "jaxmarl_llm.training.runs",
+    "TrainingDiverged": "jaxmarl_llm.training.loop",
+    "TrainingInterrupted": "jaxmarl_llm.training.loop",
+    "build_environment": "jaxmarl_llm.training.build",
+    "build_learner": "jaxmarl_llm.training.build",
+    "evaluate": "jaxmarl_llm.training.evaluation",
+    "load_preset": "jaxmarl_llm.training.config",
+    "load_run": "jaxmarl_llm.training.runs",
+    "preset_names": "jaxmarl_llm.training.config",
+    "train": "jaxmarl_llm.training.loop",
 }
 
-__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str):
-    if name in _HOME:
-        return getattr(importlib.import_module(f"jaxmarl_llm.training.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'jaxmarl_llm.training' has no attribute '{name}'")
-
-
-def __dir__():
-    return sorted({*globals(), *__all__})
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

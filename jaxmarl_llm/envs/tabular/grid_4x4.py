@@ -61,7 +61,6 @@ class Grid4x4(Environment[GridState]):
 
     @property
     def observation_space(self):
-
         return Box(0.0, 1.0, (self.size**2,))
 
     @property
