@@ -5,6 +5,7 @@ from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, one_hot_factors
 from jaxmarl_llm.networks.recurrent import RecurrentCore
 from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.networks.team_input import TeamInput
 
 __all__ = [
     "ActorCritic",
@@ -12,6 +13,7 @@ __all__ = [
     "DenseInput",
     "FactoredInput",
     "RecurrentCore",
+    "TeamInput",
     "TeamNetwork",
     "build_actor_critic",
     "one_hot_factors",

@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
+from jaxmarl_llm.networks.team_input import TeamInput
 
 _SQRT2 = math.sqrt(2.0)
 _ACTIVATIONS: dict[str, Callable] = {"tanh": nn.tanh, "relu": nn.relu}
@@ -72,18 +73,14 @@ class ActorCritic(nn.Module):
     def __call__(
         self,
         memory: Any,
-        observation: Any,
-        global_state: jax.Array | None,
-        reset: jax.Array,
+        inputs: TeamInput,
         agent_index: jax.Array,
     ) -> tuple[Any, jax.Array, jax.Array | None]:
         """Evaluates T steps.
 
         Args:
           memory: dict of `[..., N, H]` float32 under `"actor"` and `"critic"`; empty if feed-forward.
-          observation: pytree of `[T, ..., N, ...]`.
-          global_state: `[T, ..., G]` float32 for a central critic; `None` leaves the critic out.
-          reset: `[T, ..., N]` bool, first step of an episode.
+          inputs: what the agents see; a `global_state` of `None` leaves a central critic out.
           agent_index: `[N]` int32.
 
         Returns:
@@ -92,10 +89,11 @@ class ActorCritic(nn.Module):
         width, *hidden = self.hidden_sizes
         # One product for both branches where both read the observation.
         features = (width,) if self.central_critic else (width, width)
-        x = self.make_input(features)(observation)
+        x = self.make_input(features)(inputs.observation)
         if self.agent_id:
             x = x + self._embed_agent("agent", features, agent_index, x.ndim)
         actor_x, critic_x = x[..., :width], x[..., width:]
+        reset, global_state = inputs.reset, inputs.global_state
         if self.central_critic and global_state is not None:
             # The state is the same for all agents: its product is computed once, then told apart by the index.
             first = nn.Dense(width, kernel_init=orthogonal(_SQRT2), name="critic_input")

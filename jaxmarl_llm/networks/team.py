@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.networks.actor_critic import ActorCritic
+from jaxmarl_llm.networks.team_input import TeamInput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +43,11 @@ class TeamNetwork:
         # One agent is enough to know the shapes.
         observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
         memory = jax.tree.map(lambda leaf: leaf[:1], self.initial_memory())
-        reset, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
+        off, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
+        inputs = TeamInput(observation=observation, global_state=global_state[None], reset=off, active=~off)
 
         def init_one(key):
-            return self.module.init(key, memory, observation, global_state[None], reset, agent_index)["params"]
+            return self.module.init(key, memory, inputs, agent_index)["params"]
 
         return jax.vmap(init_one)(jax.random.split(key, self.num_policies))
 
@@ -57,17 +59,13 @@ class TeamNetwork:
         shape = (*batch_shape, self.num_agents, size)
         return {"actor": jnp.zeros(shape), "critic": jnp.zeros(shape)}
 
-    def apply(
-        self, params: Any, memory: Any, observation: Any, global_state: jax.Array | None, reset: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array | None]:
+    def apply(self, params: Any, memory: Any, inputs: TeamInput) -> tuple[Any, jax.Array, jax.Array | None]:
         """Evaluates T steps of the whole team.
 
         Args:
           params: as `init` gives.
           memory: pytree of `[..., N, H]`.
-          observation: pytree of `[T, ..., N, ...]`.
-          global_state: `[T, ..., G]` float32, or `None` to leave a central critic out.
-          reset: `[T, ..., N]` bool, first step of an episode.
+          inputs: leading axes `[T, ...]`.
 
         Returns:
           `(memory, logits [T, ..., N, A], value [T, ..., N] or None)`.
@@ -75,26 +73,28 @@ class TeamNetwork:
         agent_index = jnp.arange(self.num_agents)
         if self.num_policies == 1:
             own = jax.tree.map(lambda leaf: leaf[0], params)
-            out: Any = self.module.apply({"params": own}, memory, observation, global_state, reset, agent_index)
+            out: Any = self.module.apply({"params": own}, memory, inputs, agent_index)
             return out
 
         own = jax.tree.map(lambda leaf: leaf[jnp.asarray(self.policy_of_agent)], params)
-        time_axis, batch_axis = reset.ndim - 1, reset.ndim - 2
+        time_axis, batch_axis = inputs.reset.ndim - 1, inputs.reset.ndim - 2
 
-        def apply_one(own, memory, observation, reset, agent_index):
+        def apply_one(own, memory, inputs, agent_index):
             # Each agent keeps an agent axis of size 1, so the module need not know how it is called.
             memory = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, batch_axis), memory)
-            observation = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, time_axis), observation)
-            out: Any = self.module.apply(
-                {"params": own}, memory, observation, global_state, reset[..., None], agent_index[None]
+            observation = jax.tree.map(lambda leaf: jnp.expand_dims(leaf, time_axis), inputs.observation)
+            inputs = inputs.replace(
+                observation=observation, reset=inputs.reset[..., None], active=inputs.active[..., None]
             )
+            out: Any = self.module.apply({"params": own}, memory, inputs, agent_index[None])
             memory, logits, value = out
             memory = jax.tree.map(lambda leaf: leaf.take(0, axis=batch_axis), memory)
             return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
 
-        has_value = global_state is not None or not self.module.central_critic
+        has_value = inputs.global_state is not None or not self.module.central_critic
+        input_axes = TeamInput(observation=time_axis, global_state=None, reset=time_axis, active=time_axis)
         return jax.vmap(
             apply_one,
-            in_axes=(0, batch_axis, time_axis, time_axis, 0),
+            in_axes=(0, batch_axis, input_axes, 0),
             out_axes=(batch_axis, time_axis, time_axis if has_value else None),
-        )(own, memory, observation, reset, agent_index)
+        )(own, memory, inputs, agent_index)

@@ -103,10 +103,7 @@ def test_recurrent_replay_gives_ratio_one(sharing):
     state = state.replace(rollout=rollout)
     _, trajectory, _, _ = collect(learner, state, jax.random.key(4))
     assert int(trajectory.done.sum()) > 0 and bool(jnp.any(state.rollout.memory["actor"] != 0))
-    reset = jnp.broadcast_to(trajectory.reset[..., None], trajectory.action.shape)
-    _, logits, value = learner.network_module.apply(
-        state.params, state.rollout.memory, trajectory.observation, trajectory.global_state, reset
-    )
+    _, logits, value = learner.network_module.apply(state.params, state.rollout.memory, trajectory.inputs)
     log_prob = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
     np.testing.assert_allclose(jnp.exp(log_prob - trajectory.log_prob), 1.0, atol=1e-5)
     np.testing.assert_allclose(value, trajectory.value, atol=1e-5)
@@ -160,7 +157,7 @@ def test_permuting_environments_permutes_the_outputs():
             learner.network_module,
             state.params,
             rollout.memory,
-            rollout.timestep.observation,
+            rollout.timestep,
             state_of_env,
             rollout.reset,
         )[1:]

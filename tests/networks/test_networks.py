@@ -10,6 +10,7 @@ from jaxmarl_llm.networks import (
     DenseInput,
     FactoredInput,
     RecurrentCore,
+    TeamInput,
     TeamNetwork,
     build_actor_critic,
     one_hot_factors,
@@ -69,9 +70,10 @@ def test_isolated_with_equal_parameters_equals_shared(key, network, central_crit
     params = shared.init(key, observation[0, 0], state[0, 0])
     repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), params)
     memory, reset = shared.initial_memory((19,)), jnp.zeros((2, 19, 3), bool)
-    one = shared.apply(params, memory, observation, state, reset)
-    many = isolated.apply(repeated, memory, observation, state, reset)
+    inputs = TeamInput(observation=observation, global_state=state, reset=reset, active=~reset)
+    one = shared.apply(params, memory, inputs)
+    many = isolated.apply(repeated, memory, inputs)
     assert one[1].shape == (2, 19, 3, 7) and one[2].shape == (2, 19, 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, many)
     if central_critic:
-        assert isolated.apply(repeated, memory, observation, None, reset)[2] is None
+        assert isolated.apply(repeated, memory, inputs.replace(global_state=None))[2] is None

@@ -175,10 +175,7 @@ class PolicyGradient:
         Returns:
           `(action [..., N] int32, memory)`.
         """
-        no_reset = jnp.zeros(timestep.active.shape[:-1], bool)
-        memory, logits, _ = rollouts.evaluate_step(
-            self.network_module, params, memory, timestep.observation, None, no_reset
-        )
+        memory, logits, _ = rollouts.evaluate_step(self.network_module, params, memory, timestep, None)
         logits = masked_logits(logits, timestep.action_mask)
         return categorical_mode(logits) if greedy else categorical_sample(key, logits), memory
 
@@ -217,19 +214,7 @@ class PolicyGradient:
             )
             of_agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)][None, None], statistics)
             target = normalize_value(of_agent, target)
-        samples = Samples(
-            observation=trajectory.observation,
-            global_state=trajectory.global_state,
-            action_mask=trajectory.action_mask,
-            reset=trajectory.reset,
-            alive=alive,
-            acting=trajectory.acting,
-            action=trajectory.action,
-            log_prob=trajectory.log_prob,
-            value=trajectory.value,
-            advantage=advantage,
-            target=target,
-        )
+        samples = Samples(trajectory=trajectory, advantage=advantage, target=target)
         return samples, statistics, explained
 
 

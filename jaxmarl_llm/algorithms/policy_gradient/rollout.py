@@ -11,6 +11,7 @@ from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.envs.batching import cond_if_any
 from jaxmarl_llm.envs.wrappers import reset_where_done
 from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.networks.team_input import TeamInput
 
 
 def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_envs: int) -> RolloutState:
@@ -27,14 +28,37 @@ def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_env
 
 
 def evaluate_step(
-    network: TeamNetwork, params: Any, memory: Any, observation: Any, global_state: jax.Array | None, reset: jax.Array
+    network: TeamNetwork,
+    params: Any,
+    memory: Any,
+    timestep: TimeStep,
+    global_state: jax.Array | None,
+    reset: jax.Array | None = None,
 ) -> tuple[Any, jax.Array, Any]:
-    """Network outputs of one step: `TeamNetwork.apply` without time axis; `reset` is `[...]`, without agent axis."""
-    num_agents = network.num_agents
-    reset = jnp.broadcast_to(reset[..., None], (*reset.shape, num_agents))
-    add_time = jax.tree.map(lambda leaf: leaf[None], (observation, global_state, reset))
-    memory, logits, value = network.apply(params, memory, *add_time)
+    """Network outputs of one step: `TeamNetwork.apply` without time axis; see `team_input`."""
+    return apply_step(network, params, memory, team_input(timestep, global_state, reset))
+
+
+def apply_step(network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput) -> tuple[Any, jax.Array, Any]:
+    """`TeamNetwork.apply` without time axis."""
+    memory, logits, value = network.apply(params, memory, jax.tree.map(lambda leaf: leaf[None], inputs))
     return memory, logits[0], None if value is None else value[0]
+
+
+def team_input(timestep: TimeStep, global_state: jax.Array | None, reset: jax.Array | None = None) -> TeamInput:
+    """What the networks read of one step; `reset` `[...]` says where it begins an episode (nowhere by default)."""
+    alive = alive_before(timestep, reset)
+    return TeamInput(
+        observation=timestep.observation,
+        global_state=global_state,
+        reset=jnp.zeros_like(alive) if reset is None else jnp.broadcast_to(reset[..., None], alive.shape),
+        active=alive & timestep.active,
+    )
+
+
+def alive_before(timestep: TimeStep, reset: jax.Array | None = None) -> jax.Array:
+    """`[..., N]` bool: agents whose episode has not ended; all of them where `reset` `[...]` begins a new one."""
+    return ~timestep.terminated if reset is None else reset[..., None] | ~timestep.terminated
 
 
 def shaped_reward(timestep: TimeStep) -> jax.Array:
@@ -81,9 +105,8 @@ def collect(
         uniform, key_step, key_reset = random
         now = rollout.timestep
         global_state = critic_state(env, network, rollout.env_state)
-        memory, logits, value = evaluate_step(
-            network, params, rollout.memory, now.observation, global_state, rollout.reset
-        )
+        inputs = team_input(now, global_state, rollout.reset)
+        memory, logits, value = apply_step(network, params, rollout.memory, inputs)
         logits = masked_logits(logits, now.action_mask)
         action = categorical_from_uniform(uniform, logits)
 
@@ -93,14 +116,10 @@ def collect(
         episode_return = rollout.episode_return + timestep.reward
         episode_length = rollout.episode_length + 1
 
-        alive = rollout.reset[:, None] | ~now.terminated
         trajectory = Trajectory(
-            observation=now.observation,
-            global_state=global_state,
+            inputs=inputs,
             action_mask=now.action_mask,
-            reset=rollout.reset,
-            alive=alive,
-            acting=alive & now.active,
+            alive=alive_before(now, rollout.reset),
             action=action,
             log_prob=categorical_log_prob(logits, action),
             value=value,
@@ -139,7 +158,7 @@ def collect(
         network,
         params,
         rollout.memory,
-        rollout.timestep.observation,
+        rollout.timestep,
         critic_state(env, network, rollout.env_state),
         rollout.reset,
     )
@@ -150,16 +169,14 @@ def _final_value(env, network, params, memory, timestep, env_state) -> jax.Array
     """`[B, N]`, value of the observation where a time limit cut an episode off; computed only on steps with one."""
     cut_off = timestep.truncated[:, None] & ~timestep.terminated
 
-    def evaluate(params, memory, observation, env_state):
-        global_state = critic_state(env, network, env_state)
-        no_reset = jnp.zeros(cut_off.shape[:1], bool)
-        return evaluate_step(network, params, memory, observation, global_state, no_reset)[2]
+    def evaluate(params, memory, timestep, env_state):
+        return evaluate_step(network, params, memory, timestep, critic_state(env, network, env_state))[2]
 
-    def skip(params, memory, observation, env_state):
-        del params, memory, observation, env_state
+    def skip(params, memory, timestep, env_state):
+        del params, memory, timestep, env_state
         return jnp.zeros(cut_off.shape)
 
-    value = cond_if_any(jnp.any(cut_off), evaluate, skip, params, memory, timestep.observation, env_state)
+    value = cond_if_any(jnp.any(cut_off), evaluate, skip, params, memory, timestep, env_state)
     return jnp.where(cut_off, value, 0.0)
 
 

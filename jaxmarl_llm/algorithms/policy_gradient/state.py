@@ -7,6 +7,7 @@ from flax import struct
 
 from jaxmarl_llm.algorithms.value_normalization import ValueStatistics
 from jaxmarl_llm.envs.base import EnvState, TimeStep
+from jaxmarl_llm.networks.team_input import TeamInput
 
 
 @struct.dataclass
@@ -56,12 +57,9 @@ class Trajectory:
     """One rollout, time-major: T steps of B environments with N agents.
 
     Attributes:
-      observation: pytree of `[T, B, N, ...]`, before the step.
-      global_state: `[T, B, G]` float32 for a central critic, else `None`.
+      inputs: what the networks read, leading axes `[T, B]`; `active` is alive and asked to act.
       action_mask: `[T, B, N, A]` bool.
-      reset: `[T, B]` bool, the step is the first of an episode.
       alive: `[T, B, N]` bool, the agent's episode had not ended before the step.
-      acting: `[T, B, N]` bool, alive and asked to act.
       action: `[T, B, N]` int32.
       log_prob: `[T, B, N]` float32, of the action when it was taken.
       value: `[T, B, N]` float32, in the critic's (normalised) units.
@@ -72,12 +70,9 @@ class Trajectory:
       final_value: `[T, B, N]` float32, value of the observation that a time limit cut off; 0 where none did.
     """
 
-    observation: Any
-    global_state: Any
+    inputs: TeamInput
     action_mask: jax.Array
-    reset: jax.Array
     alive: jax.Array
-    acting: jax.Array
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -108,19 +103,11 @@ class Samples:
     """What a gradient step reads: rows of a trajectory with their advantages. Leading axes `[T, B]` or `[1, rows]`.
 
     Attributes:
-      observation, global_state, action_mask, reset, alive, acting, action, log_prob, value: as in `Trajectory`.
+      trajectory: the rows.
       advantage: `[..., N]` float32.
       target: `[..., N]` float32, return to predict, in the critic's (normalised) units.
     """
 
-    observation: Any
-    global_state: Any
-    action_mask: jax.Array
-    reset: jax.Array
-    alive: jax.Array
-    acting: jax.Array
-    action: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
+    trajectory: Trajectory
     advantage: jax.Array
     target: jax.Array

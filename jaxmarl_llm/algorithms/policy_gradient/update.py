@@ -33,29 +33,29 @@ def surrogate_loss(learner, params, memory, samples: Samples, entropy_coefficien
     Returns:
       The loss, and its parts as a flat dict.
     """
-    network = learner.network_module
-    reset = jnp.broadcast_to(samples.reset[..., None], samples.action.shape)
-    _, logits, value = network.apply(params, memory, samples.observation, samples.global_state, reset)
-    logits = masked_logits(logits, samples.action_mask)
-    log_prob = categorical_log_prob(logits, samples.action)
+    network, trajectory = learner.network_module, samples.trajectory
+    acting = trajectory.inputs.active
+    _, logits, value = network.apply(params, memory, trajectory.inputs)
+    logits = masked_logits(logits, trajectory.action_mask)
+    log_prob = categorical_log_prob(logits, trajectory.action)
     entropy = categorical_entropy(logits)
 
     advantage = samples.advantage
     if learner.normalize_advantage:
-        advantage = per_policy(network, masked_standardize, advantage, samples.acting)
+        advantage = per_policy(network, masked_standardize, advantage, acting)
     policy_loss = clipped_surrogate_loss(
-        log_prob, samples.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
+        log_prob, trajectory.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
     )
     # A clip of 0 or less means none; an infinite one is the same loss, and keeps the hyper-parameter a traced number.
     clip = jnp.where(jnp.asarray(learner.value_clip) > 0, learner.value_clip, jnp.inf)
-    value_loss = clipped_value_loss(value, samples.value, samples.target, clip=clip)
+    value_loss = clipped_value_loss(value, trajectory.value, samples.target, clip=clip)
 
-    log_ratio = log_prob - samples.log_prob
+    log_ratio = log_prob - trajectory.log_prob
     ratio = jnp.exp(log_ratio)
     clipped = (ratio < 1.0 - learner.clip_low) | (ratio > 1.0 + learner.clip_high)
     of_actor = jnp.stack([policy_loss, entropy, ratio - 1.0 - log_ratio, clipped.astype(jnp.float32)])
-    policy_loss, entropy, approximate_kl, clip_fraction = policy_means(network, of_actor, samples.acting)
-    (value_loss,) = policy_means(network, value_loss[None], samples.alive)
+    policy_loss, entropy, approximate_kl, clip_fraction = policy_means(network, of_actor, acting)
+    (value_loss,) = policy_means(network, value_loss[None], trajectory.alive)
     loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
     parts = {
         "total_loss": loss.mean(),
@@ -136,7 +136,7 @@ def run_epochs(
     recurrent = learner.network_module.module.memory_size > 0
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
-    num_columns = samples.reset.shape[1]
+    num_columns = samples.advantage.shape[1]
     # Rows of a minibatch come from anywhere, so on a mesh the rollout is gathered once, and each minibatch split.
     samples, memory = mesh.replicate((samples, memory))
     optimizer = make_optimizer(learner)

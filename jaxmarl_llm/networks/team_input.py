@@ -1,0 +1,23 @@
+"""What the networks of a team read."""
+
+from typing import Any
+
+import jax
+from flax import struct
+
+
+@struct.dataclass
+class TeamInput:
+    """What a team's networks read in T steps; `...` any batch axes.
+
+    Attributes:
+      observation: pytree of `[T, ..., N, ...]`.
+      global_state: `[T, ..., G]` float32 for a central critic; `None` leaves a central critic out.
+      reset: `[T, ..., N]` bool, the step is the first of an episode.
+      active: `[T, ..., N]` bool, the agent is alive and asked to act.
+    """
+
+    observation: Any
+    global_state: jax.Array | None
+    reset: jax.Array
+    active: jax.Array
