@@ -30,10 +30,37 @@ def categorical_log_prob(logits, action):
     Returns:
       `[...]` float; the lowest finite number (not minus infinity) for an illegal action.
     """
-    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    return at_action(jax.nn.log_softmax(logits, axis=-1), action)
+
+
+def at_action(values, action):
+    """The entry of each row at an action.
+
+    Args:
+      values: `[..., A]` float.
+      action: `[...]` int.
+
+    Returns:
+      `[...]` float.
+    """
     # A one-hot sum instead of a gather: its gradient is elementwise, where a gather's would be a scatter.
-    chosen = jax.nn.one_hot(action, logits.shape[-1], dtype=bool)
-    return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=-1)
+    chosen = jax.nn.one_hot(action, values.shape[-1], dtype=bool)
+    return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
+
+
+def categorical_kl(logits, other_logits):
+    """Kullback-Leibler divergence from the first policy to the second, in nats.
+
+    Args:
+      logits: `[..., A]` float, masked or not; the expectation is under this policy.
+      other_logits: `[..., A]` float, with the same actions masked.
+
+    Returns:
+      `[...]` float, at least 0 up to rounding; huge but finite where the second policy forbids what the first does.
+    """
+    log_probs, other = jax.nn.log_softmax(logits, axis=-1), jax.nn.log_softmax(other_logits, axis=-1)
+    probs = jnp.exp(log_probs)
+    return jnp.sum(jnp.where(probs > 0, probs * (log_probs - other), 0.0), axis=-1)
 
 
 def categorical_entropy(logits):
