@@ -10,6 +10,7 @@ from jaxmarl_llm.algorithms.categorical import (
     categorical_sample,
     masked_logits,
 )
+from jaxmarl_llm.algorithms.counterfactual import Replays, alternative_actions, counterfactual_returns, replay
 from jaxmarl_llm.algorithms.credit import (
     aristocrat_utility,
     counterfactual_advantage,
@@ -71,11 +72,13 @@ __all__ = [
     "LearnerState",
     "LineSearchResult",
     "PolicyGradient",
+    "Replays",
     "RewardRange",
     "RoleGradientReport",
     "ValueStatistics",
     "adapt_penalty",
     "advantage_weights",
+    "alternative_actions",
     "anneal",
     "aristocrat_utility",
     "at_action",
@@ -94,6 +97,7 @@ __all__ = [
     "conservative_penalty",
     "counterfactual_advantage",
     "counterfactual_baseline",
+    "counterfactual_returns",
     "denormalize_value",
     "detect_cliff",
     "difference_reward",
@@ -119,6 +123,7 @@ __all__ = [
     "novelty_reward",
     "occupancy_drift_bound",
     "policy_gradient",
+    "replay",
     "role_gradient_report",
     "sampled_shapley_values",
     "shapley_values",
