@@ -10,7 +10,13 @@ from jaxmarl_llm.algorithms.categorical import (
     categorical_sample,
     masked_logits,
 )
-from jaxmarl_llm.algorithms.counterfactual import Replays, alternative_actions, counterfactual_returns, replay
+from jaxmarl_llm.algorithms.counterfactual import (
+    Replays,
+    alternative_actions,
+    counterfactual_replays,
+    counterfactual_returns,
+    replay,
+)
 from jaxmarl_llm.algorithms.credit import (
     aristocrat_utility,
     counterfactual_advantage,
@@ -19,6 +25,12 @@ from jaxmarl_llm.algorithms.credit import (
     leave_one_out_advantage,
     sampled_shapley_values,
     shapley_values,
+)
+from jaxmarl_llm.algorithms.credit_estimators import (
+    Decision,
+    credit_estimators,
+    sampling_policy,
+    visited_decisions,
 )
 from jaxmarl_llm.algorithms.diagnostics import (
     CliffReport,
@@ -69,6 +81,7 @@ from jaxmarl_llm.algorithms.value_normalization import (
 
 __all__ = [
     "CliffReport",
+    "Decision",
     "LearnerState",
     "LineSearchResult",
     "PolicyGradient",
@@ -97,7 +110,9 @@ __all__ = [
     "conservative_penalty",
     "counterfactual_advantage",
     "counterfactual_baseline",
+    "counterfactual_replays",
     "counterfactual_returns",
+    "credit_estimators",
     "denormalize_value",
     "detect_cliff",
     "difference_reward",
@@ -126,8 +141,10 @@ __all__ = [
     "replay",
     "role_gradient_report",
     "sampled_shapley_values",
+    "sampling_policy",
     "shapley_values",
     "td_lambda",
     "update_reward_range",
     "update_value_statistics",
+    "visited_decisions",
 ]

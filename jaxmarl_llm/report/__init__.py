@@ -11,17 +11,25 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.animation import Episode as Episode
     from jaxmarl_llm.report.animation import record_episode as record_episode
     from jaxmarl_llm.report.animation import write_episode_gif as write_episode_gif
+    from jaxmarl_llm.report.credit import CreditComparison as CreditComparison
+    from jaxmarl_llm.report.credit import CreditRow as CreditRow
+    from jaxmarl_llm.report.credit import compare_credit as compare_credit
+    from jaxmarl_llm.report.credit import write_credit_report as write_credit_report
     from jaxmarl_llm.report.metrics import RunMetrics as RunMetrics
     from jaxmarl_llm.report.metrics import read_metrics as read_metrics
     from jaxmarl_llm.report.plots import write_plots as write_plots
     from jaxmarl_llm.report.statistics import bootstrap_interval as bootstrap_interval
 
 _HOMES = {
+    "CreditComparison": "jaxmarl_llm.report.credit",
+    "CreditRow": "jaxmarl_llm.report.credit",
     "Episode": "jaxmarl_llm.report.animation",
     "RunMetrics": "jaxmarl_llm.report.metrics",
     "bootstrap_interval": "jaxmarl_llm.report.statistics",
+    "compare_credit": "jaxmarl_llm.report.credit",
     "read_metrics": "jaxmarl_llm.report.metrics",
     "record_episode": "jaxmarl_llm.report.animation",
+    "write_credit_report": "jaxmarl_llm.report.credit",
     "write_episode_gif": "jaxmarl_llm.report.animation",
     "write_plots": "jaxmarl_llm.report.plots",
 }

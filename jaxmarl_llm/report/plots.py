@@ -18,10 +18,10 @@ from jaxmarl_llm.report.metrics import RunMetrics, read_metrics, run_title
 from jaxmarl_llm.report.statistics import bin_curve, bootstrap_interval, mean_without_nan
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", ":", "-.")
 _MAX_POINTS = 200
-_INK = "#333333"
+INK = "#333333"
 
 _LOSSES = (
     ("policy_loss", "policy loss"),
@@ -58,19 +58,21 @@ def write_plots(run_folder: str | Path) -> list[Path]:
     return written
 
 
-def _new_figure(width: float, height: float, title: str) -> Figure:
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """An empty white figure, size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=_INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
     return figure
 
 
-def _style(axes: Axes, x_label: str, y_label: str) -> None:
-    axes.set_xlabel(x_label, fontsize=9, color=_INK)
-    axes.set_ylabel(y_label, fontsize=9, color=_INK)
+def style_axes(axes: Axes, x_label: str, y_label: str) -> None:
+    """Labels, a light grid and no frame above and on the right."""
+    axes.set_xlabel(x_label, fontsize=9, color=INK)
+    axes.set_ylabel(y_label, fontsize=9, color=INK)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.tick_params(labelsize=8, colors=_INK, length=3)
+    axes.tick_params(labelsize=8, colors=INK, length=3)
     axes.grid(True, color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
@@ -98,7 +100,7 @@ def _curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = 
 
 
 def _legend(axes: Axes, **options) -> None:
-    axes.legend(fontsize=8, frameon=False, labelcolor=_INK, **options)
+    axes.legend(fontsize=8, frameon=False, labelcolor=INK, **options)
 
 
 def _steps_label(metrics: RunMetrics) -> str:
@@ -106,20 +108,20 @@ def _steps_label(metrics: RunMetrics) -> str:
 
 
 def _learning_curve(metrics: RunMetrics) -> Figure | None:
-    figure = _new_figure(6.4, 4.0, run_title(metrics))
+    figure = new_figure(6.4, 4.0, run_title(metrics))
     axes = figure.subplots()
-    _style(axes, _steps_label(metrics), "team return per episode")
+    style_axes(axes, _steps_label(metrics), "team return per episode")
     seeds = metrics.num_seeds
     over = "95 % band over seeds" if seeds > 1 else "95 % band over episodes"
 
     steps, train = metrics.series("train", "episode_return")
-    drawn = _curve(axes, steps, train, _COLORS[1], "training, sampled actions", linewidth=1.1, alpha=0.9)
+    drawn = _curve(axes, steps, train, COLORS[1], "training, sampled actions", linewidth=1.1, alpha=0.9)
     steps, evaluation = metrics.series("evaluation", "return")
     if evaluation.ndim == 3:
         evaluation = mean_without_nan(evaluation, -1) if seeds > 1 else evaluation[:, 0, :]
     samples = evaluation.shape[-1]
     label = f"evaluation, {over} (n = {samples})" if samples > 1 else "evaluation"
-    drawn |= _curve(axes, steps, evaluation, _COLORS[0], label, linewidth=2.0)
+    drawn |= _curve(axes, steps, evaluation, COLORS[0], label, linewidth=2.0)
     if not drawn:
         return None
     axes.margins(y=0.08)
@@ -140,10 +142,10 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
             panels.append((label, steps, values))
     if not panels:
         return None
-    figure = _new_figure(4.7 * len(panels) + 0.9, 3.9, run_title(metrics))
+    figure = new_figure(4.7 * len(panels) + 0.9, 3.9, run_title(metrics))
     num_agents = max(values.shape[-1] for _, _, values in panels)
     for axes, (label, steps, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _style(axes, _steps_label(metrics), label)
+        style_axes(axes, _steps_label(metrics), label)
         per_agent = np.moveaxis(values, -1, 0)  # [N, K, S]
         shared = len(per_agent) > 1 and np.allclose(per_agent, per_agent[:1], equal_nan=True)
         for agent, curve in enumerate(per_agent):
@@ -151,7 +153,7 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
                 axes,
                 steps,
                 curve,
-                _COLORS[agent % len(_COLORS)],
+                COLORS[agent % len(COLORS)],
                 linestyle=_agent_dash(agent) if not shared else (4 * agent, (4, 4 * (len(per_agent) - 1))),
                 linewidth=1.6,
                 band=not shared or agent == 0,
@@ -164,18 +166,18 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
             loc="outside right upper",
             fontsize=8,
             frameon=False,
-            labelcolor=_INK,
+            labelcolor=INK,
             ncols=1 + (num_agents - 1) // 16,
         )
     return figure
 
 
 def _agent_dash(agent: int) -> Any:
-    return _DASHES[agent // len(_COLORS) % len(_DASHES)]
+    return _DASHES[agent // len(COLORS) % len(_DASHES)]
 
 
 def _agent_line(agent: int) -> Line2D:
-    color = _COLORS[agent % len(_COLORS)]
+    color = COLORS[agent % len(COLORS)]
     return Line2D([], [], color=color, linestyle=_agent_dash(agent), linewidth=1.6, label=f"agent {agent}")
 
 
@@ -187,7 +189,7 @@ def _losses(metrics: RunMetrics) -> Figure | None:
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     title = run_title(metrics) + (" (mean, 95 % band over seeds)" if metrics.num_seeds > 1 else "")
-    figure = _new_figure(3.4 * columns, 2.3 * rows + 0.4, title)
+    figure = new_figure(3.4 * columns, 2.3 * rows + 0.4, title)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).reshape(-1)
     for index, axes in enumerate(grid):
         if index >= len(panels):
@@ -195,10 +197,10 @@ def _losses(metrics: RunMetrics) -> Figure | None:
             continue
         name, label, steps, values = panels[index]
         last_in_column = index + columns >= len(panels)
-        _style(axes, _steps_label(metrics) if last_in_column else "", "")
+        style_axes(axes, _steps_label(metrics) if last_in_column else "", "")
         axes.tick_params(labelbottom=last_in_column)
-        axes.set_title(label, loc="left", fontsize=9, color=_INK)
-        _curve(axes, steps, values, _COLORS[0], linewidth=1.3)
+        axes.set_title(label, loc="left", fontsize=9, color=INK)
+        _curve(axes, steps, values, COLORS[0], linewidth=1.3)
         if name == "explained_variance":
             # One bad early update would flatten the part that matters.
             axes.set_ylim(max(-1.05, axes.get_ylim()[0]), 1.05)
