@@ -13,7 +13,6 @@ from jaxmarl_llm.algorithms.categorical import (
 from jaxmarl_llm.algorithms.counterfactual import (
     Replays,
     alternative_actions,
-    counterfactual_replays,
     counterfactual_returns,
     replay,
 )
@@ -76,6 +75,7 @@ from jaxmarl_llm.algorithms.value_normalization import (
     denormalize_value,
     init_value_statistics,
     normalize_value,
+    preserve_outputs,
     update_value_statistics,
 )
 
@@ -110,7 +110,6 @@ __all__ = [
     "conservative_penalty",
     "counterfactual_advantage",
     "counterfactual_baseline",
-    "counterfactual_replays",
     "counterfactual_returns",
     "credit_estimators",
     "denormalize_value",
@@ -138,6 +137,7 @@ __all__ = [
     "novelty_reward",
     "occupancy_drift_bound",
     "policy_gradient",
+    "preserve_outputs",
     "replay",
     "role_gradient_report",
     "sampled_shapley_values",

@@ -177,7 +177,7 @@ def alternative_actions(timestep: Any, action: jax.Array, *, alive: jax.Array | 
     return jnp.where(agent, own[:, :, None], same).astype(jnp.int32)
 
 
-def counterfactual_replays(
+def counterfactual_returns(
     env: Any,
     policy: Callable,
     key: jax.Array,
@@ -187,7 +187,7 @@ def counterfactual_replays(
     *,
     of: str = "team",
     **settings: Any,
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
     """What would have been earned had one agent done something else: action values without a critic.
 
     `counterfactual_advantage` of them is COMA's (Foerster et al. 2018) with the exact value in the critic's place. The
@@ -202,8 +202,8 @@ def counterfactual_replays(
       **settings: of `replay`: `horizon`, `discount`, `num_replays`, `memory`, `alive`, `reward`, `bootstrap`.
 
     Returns:
-      `(returns, steps)`: `[N, A]` float32, where entries of illegal actions, and all of an agent that is not asked to
-      act, hold the return of `action` itself; and the environment steps that it took, `[]` int32.
+      `[N, A]` float32; entries of illegal actions, and all of an agent that is not asked to act, hold the return of
+      `action` itself.
 
     Raises:
       ValueError: unknown `of`, a negative horizon, or no replay.
@@ -214,9 +214,4 @@ def counterfactual_replays(
     num_agents, num_actions, _ = joint.shape
     replays = replay(env, policy, key, timestep, state, joint.reshape(-1, num_agents), **settings)
     returns = jnp.mean(replays.returns, axis=0).reshape(num_agents, num_actions, num_agents)
-    return (returns.mean(-1) if of == "team" else jnp.diagonal(returns, axis1=0, axis2=2).T), replays.steps
-
-
-def counterfactual_returns(*args: Any, **settings: Any) -> jax.Array:
-    """The returns of `counterfactual_replays`, `[N, A]` float32; same arguments."""
-    return counterfactual_replays(*args, **settings)[0]
+    return returns.mean(-1) if of == "team" else jnp.diagonal(returns, axis1=0, axis2=2).T

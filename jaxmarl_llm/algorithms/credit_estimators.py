@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.algorithms.categorical import categorical_sample, masked_logits
-from jaxmarl_llm.algorithms.counterfactual import alternative_actions, counterfactual_replays, replay
+from jaxmarl_llm.algorithms.counterfactual import alternative_actions, replay
 from jaxmarl_llm.algorithms.credit import (
     counterfactual_advantage,
     difference_reward,
@@ -198,10 +198,9 @@ def credit_estimators(
         return advantage(decision, values), jnp.zeros((), jnp.int32)
 
     def counterfactual(decision, key):
-        values, steps = counterfactual_replays(
-            env, act, key, decision.timestep, decision.state, decision.action, memory=decision.memory, **settings
-        )
-        return advantage(decision, values), steps
+        joint = alternative_actions(decision.timestep, decision.action)
+        returns, steps = team_returns(decision, key, joint.reshape(-1, joint.shape[-1]))
+        return advantage(decision, returns.reshape(joint.shape[:2])), steps
 
     def leave_one_out(decision, key):
         key_alternatives, key = jax.random.split(key)

@@ -66,3 +66,21 @@ def denormalize_value(statistics, value):
     """`value * deviation + mean`, the inverse of `normalize_value`."""
     mean, deviation = _location_scale(statistics)
     return value * deviation + mean
+
+
+def preserve_outputs(statistics, new_statistics, kernel, bias):
+    """The last layer of a critic, changed so that new statistics leave its values alone (van Hasselt et al. 2016, POP).
+
+    Args:
+      statistics, new_statistics: before and after an update, of shape `[]`, or `[F]` for one per output.
+      kernel: `[D, F]` float, of the layer that predicts normalised values.
+      bias: `[F]` float.
+
+    Returns:
+      `(kernel, bias)` with `denormalize_value(new_statistics, ...)` of their outputs equal to
+      `denormalize_value(statistics, ...)` of the old ones'.
+    """
+    mean, deviation = _location_scale(statistics)
+    new_mean, new_deviation = _location_scale(new_statistics)
+    ratio = jnp.broadcast_to(deviation / new_deviation, bias.shape)
+    return kernel * ratio[None, :], bias * ratio + (mean - new_mean) / new_deviation
