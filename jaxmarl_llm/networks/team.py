@@ -92,7 +92,9 @@ class TeamNetwork:
             return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
 
         has_value = inputs.global_state is not None or not self.module.central_critic
-        input_axes = TeamInput(observation=time_axis, global_state=None, reset=time_axis, active=time_axis)
+        input_axes: Any = dataclasses.replace(
+            inputs, observation=time_axis, global_state=None, reset=time_axis, active=time_axis
+        )
         return jax.vmap(
             apply_one,
             in_axes=(0, batch_axis, input_axes, 0),

@@ -4,8 +4,10 @@ Axes: S seeds, B environments. Only arrays that hold the environments are split;
 every device.
 """
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +16,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxmarl_llm.algorithms.mesh import ENV_AXIS
 from jaxmarl_llm.errors import UserError
+
+# More threads than this spend their time waiting for each other.
+_MAX_CPU_DEVICES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +55,59 @@ class Placement:
         Returns:
           The same structure: `split` for the leaves of `state.rollout`, `replicated` elsewhere.
         """
-        shardings = jax.tree.map(lambda _: self.replicated, state)
-        return shardings.replace(rollout=jax.tree.map(lambda _: self.split, state.rollout))
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), self._specs(state))
+
+    def spread(self, update: Callable, state: Any) -> Callable:
+        """An update that each device runs on its share of the environments.
+
+        Args:
+          update: `state -> (state, metrics)`, every leaf with a leading axis S; sums over environments go through
+            `algorithms.mesh`.
+          state: the state or its shapes.
+
+        Returns:
+          The update of the whole state.
+        """
+        if self.num_devices == 1:
+            return update
+        specs = self._specs(state)
+        # What is not split is the same on every device by construction, which the checker cannot always see.
+        return jax.shard_map(
+            update, mesh=self.mesh, in_specs=(specs,), out_specs=(specs, PartitionSpec()), check_vma=False
+        )
+
+    @property
+    def compiler_options(self) -> dict[str, str | bool]:
+        """Options for programs that `spread` made."""
+        # One device a core: each works alone, and the thread pool that they share would only get in their way.
+        split_cores = self.num_devices > 1 and self.mesh.devices.flat[0].platform == "cpu"
+        return {"xla_cpu_multi_thread_eigen": False} if split_cores else {}
+
+    def _specs(self, state: Any) -> Any:
+        specs = jax.tree.map(lambda _: PartitionSpec(), state)
+        return specs.replace(rollout=jax.tree.map(lambda _: PartitionSpec(None, ENV_AXIS), state.rollout))
 
 
-def place(num_devices: int, num_envs: int) -> Placement:
+def use_cpu_cores() -> None:
+    """Makes every CPU core a device of its own, unless the user has set their number.
+
+    Does nothing where JAX is in use already. Devices that each hold a share of the environments keep several cores
+    busier than one device with several threads.
+    """
+    if os.environ.get("JAX_NUM_CPU_DEVICES") or "host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", min(cores, _MAX_CPU_DEVICES))
+
+
+def place(num_devices: int, env_groups: int) -> Placement:
     """Chooses the devices of a run.
 
     Args:
-      num_devices: how many; 0 for all. A run of several processes always uses all.
-      num_envs: B, which must be a multiple of the number of devices.
+      num_devices: how many; 0 for as many as can share the environments evenly. A run of several processes always
+        uses all.
+      env_groups: the learner's groups of environments; the number of devices must divide it.
 
     Returns:
       A mesh over the first `num_devices` devices.
@@ -68,19 +116,20 @@ def place(num_devices: int, num_envs: int) -> Placement:
       UserError: there are not so many devices, or they cannot share the environments evenly.
     """
     available = jax.devices()
-    if num_devices == 0 or jax.process_count() > 1:
+    if jax.process_count() > 1:
         num_devices = len(available)
+    if num_devices == 0:
+        num_devices = max(n for n in range(1, len(available) + 1) if env_groups % n == 0)
     if num_devices > len(available):
         raise UserError(
             f"num_devices is {num_devices}, but JAX sees {len(available)} ({available[0].platform}): "
             f"use --num-devices {len(available)} or fewer"
         )
-    if num_envs % num_devices:
-        lower, upper = num_envs // num_devices * num_devices, -(-num_envs // num_devices) * num_devices
-        nearest = f"{lower} or {upper}" if lower else str(upper)
+    if env_groups % num_devices:
+        possible = ", ".join(str(n) for n in range(1, env_groups + 1) if env_groups % n == 0)
         raise UserError(
-            f"num_envs {num_envs} cannot be divided among {num_devices} devices: use --num-envs {nearest}, "
-            f"or another --num-devices"
+            f"{num_devices} devices cannot share the environments and their minibatches evenly: use --num-devices "
+            f"{possible}, or a multiple of {num_devices} for --num-envs"
         )
     return Placement(Mesh(np.asarray(available[:num_devices]), (ENV_AXIS,), axis_types=(AxisType.Auto,)))
 

@@ -102,7 +102,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
         raise UserError("a run needs a folder: set out")
     folder = Path(config.out)
     learner = build_learner(config)
-    placement = place(config.num_devices, config.num_envs)
+    placement = place(config.num_devices, learner.env_groups)
     check_folder(folder, config, resume)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")

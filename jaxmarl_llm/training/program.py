@@ -184,12 +184,12 @@ def compile_program(
         metrics = jax.eval_shape(learner.update, first)[1]
         metric_shapes = {name: metrics[name].shape for name in sorted(metrics)}
         lowered["init"] = jax.jit(_init_all(learner, num_seeds), out_shardings=shardings).lower(shape_seeds)
-        update_all = jax.jit(update, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0)
-        # Learners look for the mesh of the context to say where minibatches lie, see `algorithms.mesh`.
-        with jax.set_mesh(placement.mesh):
-            lowered["update"] = update_all.lower(state)
+        update_all = placement.spread(update, state)
+        lowered["update"] = jax.jit(
+            update_all, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
+        ).lower(state)
     # The start runs once: on CPUs it costs less unoptimised.
-    options: dict[str, dict[str, str | bool]] = {}
+    options = {"update": placement.compiler_options}
     if on_cpu:
         options["init"] = {"xla_backend_optimization_level": "0"}
     # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.

@@ -129,7 +129,7 @@ class TrainedRun:
         """The evaluation, compiled on first use."""
         return compile_program(
             self.learner,
-            place(1, self.config.num_envs),
+            place(1, 1),
             seeds_of(self.config),
             num_episodes=self.num_episodes,
             greedy=self.greedy,
@@ -177,7 +177,7 @@ def load_run(
     if wrong is not None:
         raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
     learner = build_learner(config)
-    state = abstract_state(learner, place(1, config.num_envs), seeds_of(config))
+    state = abstract_state(learner, place(1, 1), seeds_of(config))
     loaded = checkpoints.load(path, state, config)
     return TrainedRun(
         folder,

@@ -132,7 +132,7 @@ def test_isolated_policies_do_not_touch_each_other():
 
     def gradient(samples):
         def loss(params):
-            return updates.surrogate_loss(learner, params, {}, samples, 0.01)[0]
+            return updates.surrogate_loss(learner, params, updates.whole_batch(learner, samples, {}), 0.01)[0]
 
         return jax.grad(loss)(state.params)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.envs import Environment
 
 
@@ -23,6 +24,10 @@ class FakeLearner:
     num_envs: int = struct.field(pytree_node=False, default=4)
     rollout_length: int = struct.field(pytree_node=False, default=5)
     poison: int = struct.field(pytree_node=False, default=-1)
+
+    @property
+    def env_groups(self):
+        return self.num_envs
 
     @property
     def steps_per_update(self):
@@ -45,7 +50,7 @@ class FakeLearner:
         poison = jnp.where(state.update == self.poison, jnp.nan, 0.0)
         params = {
             "weights": state.params["weights"] + 0.1 * jax.random.normal(key_noise, (3,)) + poison,
-            "bias": state.params["bias"] + walk.mean(),
+            "bias": state.params["bias"] + mesh.sum_over_devices(walk.sum()) / self.num_envs,
         }
         num_agents = self.env.num_agents
         metrics = {

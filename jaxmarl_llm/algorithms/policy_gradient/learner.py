@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_mode, categorical_sample, masked_logits
-from jaxmarl_llm.algorithms.masking import masked_mean
+from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weight
 from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
-from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples, StepRecord, Trajectory
+from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_counts, policy_means
+from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples, Trajectory
 from jaxmarl_llm.algorithms.returns import gae
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.algorithms.value_normalization import (
@@ -81,6 +83,12 @@ class PolicyGradient:
     total_steps: float
 
     @property
+    def env_groups(self) -> int:
+        """Groups of environments that devices may share; minibatches are drawn within them."""
+        recurrent = self.network_module.module.memory_size > 0
+        return mesh.env_groups(self.num_envs, 1 if recurrent else self.rollout_length, self.num_minibatches)
+
+    @property
     def steps_per_update(self) -> int:
         """Environment steps of one update, `B * T`."""
         return self.num_envs * self.rollout_length
@@ -94,7 +102,7 @@ class PolicyGradient:
         params = network.init(key_params, first[0], self.env.global_state(first[1]))
         state = LearnerState(
             params=params,
-            optimizer_state=jax.vmap(updates.make_optimizer(self).init)(params),
+            optimizer_state=jax.vmap(updates.make_optimizer(self).init)(updates.flatten(params)),
             value_statistics=init_value_statistics((network.num_policies,)),
             rollout=rollout,
             key=key,
@@ -117,7 +125,7 @@ class PolicyGradient:
         progress = steps_done / self.total_steps
         learning_rate = anneal(self.learning_rate, 0.0, progress, schedule=self.learning_rate_schedule)
         entropy_coefficient = anneal(self.entropy_coefficient, self.entropy_coefficient_final, progress)
-        shaped_weight = self._shaped_weight(steps_done)
+        shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
 
         memory = state.rollout.memory
         rollout, trajectory, record, last_value = rollouts.collect(
@@ -140,7 +148,7 @@ class PolicyGradient:
             learning_rate,
             entropy_coefficient,
         )
-        metrics |= _episode_metrics(trajectory, record)
+        metrics |= episode_metrics(record)
         metrics |= {
             "explained_variance": explained,
             "learning_rate": learning_rate,
@@ -179,18 +187,13 @@ class PolicyGradient:
         logits = masked_logits(logits, timestep.action_mask)
         return categorical_mode(logits) if greedy else categorical_sample(key, logits), memory
 
-    def _shaped_weight(self, steps_done):
-        horizon = jnp.asarray(self.shaped_reward_horizon, jnp.float32)
-        share_left = jnp.clip(1.0 - steps_done / jnp.maximum(horizon, 1.0), 0.0, 1.0)
-        return self.shaped_reward_coefficient * jnp.where(horizon > 0, share_left, 1.0)
-
     def _assess(self, trajectory: Trajectory, last_value, statistics):
         """Advantages and targets of a rollout, the critic's statistics after it, and the explained variance."""
-        network = self.network_module
+        table = self.network_module.policy_of_agent
         next_value = rollouts.next_values(trajectory, last_value)
         value = trajectory.value
         if self.normalize_value:
-            of_agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)][None, None], statistics)
+            of_agent = self._of_agent(statistics)
             value, next_value = denormalize_value(of_agent, value), denormalize_value(of_agent, next_value)
         advantage, target = gae(
             trajectory.reward,
@@ -201,31 +204,26 @@ class PolicyGradient:
             discount=self.discount,
             gae_lambda=self.gae_lambda,
         )
-        alive = trajectory.alive
-        variance = masked_mean(jnp.square(target - masked_mean(target, alive)), alive)
-        explained = 1.0 - masked_mean(jnp.square(target - value), alive) / (variance + 1e-8)
+        alive = trajectory.alive[None]
+        explained = _explained_variance(target, value, trajectory.alive)
         if self.normalize_value:
-            moments = updates.policy_means(network, jnp.stack([target, jnp.square(target)]), alive)
-            statistics = update_value_statistics(
-                statistics,
-                moments[0],
-                moments[1],
-                updates.policy_counts(network, alive),
-            )
-            of_agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)][None, None], statistics)
-            target = normalize_value(of_agent, target)
+            mean, mean_square = policy_means(table, jnp.stack([target, jnp.square(target)]), alive)
+            statistics = update_value_statistics(statistics, mean, mean_square, policy_counts(table, alive)[0])
+            target = normalize_value(self._of_agent(statistics), target)
         samples = Samples(trajectory=trajectory, advantage=advantage, target=target)
         return samples, statistics, explained
 
+    def _of_agent(self, statistics):
+        """Each agent's critic's statistics, `[1, 1, N]`."""
+        table = jnp.asarray(self.network_module.policy_of_agent)
+        return jax.tree.map(lambda leaf: leaf[table][None, None], statistics)
 
-def _episode_metrics(trajectory: Trajectory, record: StepRecord) -> dict[str, jax.Array]:
-    """Statistics of the episodes that ended in a rollout; not a number where none did."""
-    finished = jnp.sum(trajectory.done.astype(jnp.float32))
-    agent_return = jnp.sum(record.episode_return, axis=(0, 1)) / finished
-    return {
-        "episode_return": agent_return.mean(),
-        "episode_length": jnp.sum(record.episode_length) / finished,
-        "episodes_finished": finished,
-        "agent_return": agent_return,
-        "agent_shaped_reward": jnp.mean(record.shaped_reward, axis=(0, 1)),
-    }
+
+def _explained_variance(target, value, alive) -> jax.Array:
+    """Share of the targets' variance `[T, B, N]` that the values explain, over all agents alive."""
+    one_policy = (0,) * alive.shape[-1]
+
+    def mean(values):
+        return policy_means(one_policy, values[None], alive[None])[0, 0]
+
+    return 1.0 - mean(jnp.square(target - value)) / (mean(jnp.square(target - mean(target))) + 1e-8)

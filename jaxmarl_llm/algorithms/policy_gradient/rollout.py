@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_from_uniform, categorical_log_prob, masked_logits
-from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, StepRecord, Trajectory
+from jaxmarl_llm.algorithms.episodes import StepRecord, add_step, init_totals
+from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, Trajectory
 from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.envs.batching import cond_if_any
 from jaxmarl_llm.envs.wrappers import reset_where_done
@@ -22,8 +24,7 @@ def init_rollout(env: Environment, network: TeamNetwork, key: jax.Array, num_env
         timestep=timestep,
         memory=network.initial_memory((num_envs,)),
         reset=jnp.ones((num_envs,), bool),
-        episode_return=jnp.zeros((num_envs, env.num_agents)),
-        episode_length=jnp.zeros((num_envs,), jnp.int32),
+        totals=init_totals(num_envs, env.num_agents),
     )
 
 
@@ -61,13 +62,6 @@ def alive_before(timestep: TimeStep, reset: jax.Array | None = None) -> jax.Arra
     return ~timestep.terminated if reset is None else reset[..., None] | ~timestep.terminated
 
 
-def shaped_reward(timestep: TimeStep) -> jax.Array:
-    """`[..., N]` float32, the environment's shaped reward, zeros where it has none."""
-    if isinstance(timestep.info, dict) and "shaped_reward" in timestep.info:
-        return timestep.info["shaped_reward"]
-    return jnp.zeros_like(timestep.reward)
-
-
 def critic_state(env: Environment, network: TeamNetwork, env_state) -> jax.Array | None:
     """`[B, G]` float32 for a central critic, else `None`."""
     return jax.vmap(env.global_state)(env_state) if network.module.central_critic else None
@@ -98,8 +92,9 @@ def collect(
       `(rollout, trajectory, record, last_value)`; `last_value` `[B, N]` is the value of the time step after the last.
     """
 
-    num_envs = rollout.reset.shape[0]
-    index_of_env = jnp.arange(num_envs)
+    # Random numbers belong to an environment, whichever device it is on.
+    index_of_env = mesh.global_index(rollout.reset.shape[0])
+    keys_of_envs = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
 
     def step(rollout: RolloutState, random):
         uniform, key_step, key_reset = random
@@ -110,11 +105,9 @@ def collect(
         logits = masked_logits(logits, now.action_mask)
         action = categorical_from_uniform(uniform, logits)
 
-        timestep, env_state = jax.vmap(env.step)(jax.random.split(key_step, num_envs), rollout.env_state, action)
-        done, shaped = timestep.done, shaped_reward(timestep)
+        timestep, env_state = jax.vmap(env.step)(keys_of_envs(key_step, index_of_env), rollout.env_state, action)
         final_value = _final_value(env, network, params, memory, timestep, env_state)
-        episode_return = rollout.episode_return + timestep.reward
-        episode_length = rollout.episode_length + 1
+        totals, record = add_step(rollout.totals, timestep, True)
 
         trajectory = Trajectory(
             inputs=inputs,
@@ -123,16 +116,11 @@ def collect(
             action=action,
             log_prob=categorical_log_prob(logits, action),
             value=value,
-            reward=timestep.reward + shaped_weight * shaped,
+            reward=timestep.reward + shaped_weight * record.shaped_reward,
             terminated=timestep.terminated,
             boundary=timestep.boundary,
-            done=done,
+            done=record.done,
             final_value=final_value,
-        )
-        record = StepRecord(
-            episode_return=jnp.where(done[:, None], episode_return, 0.0),
-            episode_length=jnp.where(done, episode_length, 0),
-            shaped_reward=shaped,
         )
         begin = jax.vmap(lambda index, *after: reset_where_done(env, key_reset, *after, index=index))
         timestep, env_state = begin(index_of_env, timestep, env_state)
@@ -140,16 +128,16 @@ def collect(
             env_state=env_state,
             timestep=timestep,
             memory=memory,
-            reset=done,
-            episode_return=jnp.where(done[:, None], 0.0, episode_return),
-            episode_length=jnp.where(done, 0, episode_length),
+            reset=record.done,
+            totals=totals,
         )
         return rollout, (trajectory, record)
 
     # Random numbers are drawn for all steps at once: the same work inside the loop costs more than a small network.
     key_action, key_step, key_reset = jax.random.split(key, 3)
+    draw = jax.vmap(lambda key: jax.random.uniform(key, (num_steps, env.num_agents)), out_axes=1)
     random = (
-        jax.random.uniform(key_action, (num_steps, num_envs, env.num_agents)),
+        draw(keys_of_envs(key_action, index_of_env)),
         jax.random.split(key_step, num_steps),
         jax.random.split(key_reset, num_steps),
     )

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 from flax import struct
 
+from jaxmarl_llm.algorithms.episodes import EpisodeTotals
 from jaxmarl_llm.algorithms.value_normalization import ValueStatistics
 from jaxmarl_llm.envs.base import EnvState, TimeStep
 from jaxmarl_llm.networks.team_input import TeamInput
@@ -19,16 +20,14 @@ class RolloutState:
       timestep: what the agents see now: after a reset where an episode just ended.
       memory: recurrent memory before this time step, pytree of `[B, N, H]`.
       reset: `[B]` bool, this time step is the first of an episode.
-      episode_return: `[B, N]` float32, rewards so far in the running episode.
-      episode_length: `[B]` int32.
+      totals: sums over the running episodes.
     """
 
     env_state: EnvState
     timestep: TimeStep
     memory: Any
     reset: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
+    totals: EpisodeTotals
 
 
 @struct.dataclass
@@ -81,21 +80,6 @@ class Trajectory:
     boundary: jax.Array
     done: jax.Array
     final_value: jax.Array
-
-
-@struct.dataclass
-class StepRecord:
-    """What a step adds to the episode statistics; `[T, B, ...]`.
-
-    Attributes:
-      episode_return: `[T, B, N]` float32, return of the episode that ended on the step, else 0.
-      episode_length: `[T, B]` int32, likewise.
-      shaped_reward: `[T, B, N]` float32, before its weight.
-    """
-
-    episode_return: jax.Array
-    episode_length: jax.Array
-    shaped_reward: jax.Array
 
 
 @struct.dataclass

@@ -1,50 +1,64 @@
 """Learning: epochs of minibatches over one rollout."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import struct
+from jax.flatten_util import ravel_pytree
 
 from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_entropy, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
-from jaxmarl_llm.algorithms.masking import masked_mean, masked_standardize
+from jaxmarl_llm.algorithms.policy_gradient.per_policy import mean_weights, standardize
 from jaxmarl_llm.algorithms.policy_gradient.state import Samples
 
 
+@struct.dataclass
+class Minibatch:
+    """What one gradient step reads; leading axes `[T, B]` or `[1, rows]`.
+
+    Attributes:
+      samples: the rows; advantages are standardised where the learner says so.
+      acting_weight: `[..., N]` float32; a sum with these weights is the sum over policies of means over acting agents.
+      alive_weight: `[..., N]` float32, likewise over agents alive.
+      memory: recurrent memory before the first step, pytree of `[B, N, H]`.
+    """
+
+    samples: Samples
+    acting_weight: jax.Array
+    alive_weight: jax.Array
+    memory: Any
+
+
 def make_optimizer(learner) -> optax.GradientTransformation:
-    """Gradient clipping and Adam, without the learning rate, for the parameters of one policy."""
-    steps = optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
-    # On one flat vector: a few operations, where a dozen small arrays would take a dozen times as many.
-    return optax.flatten(steps)
+    """Gradient clipping and Adam, without the learning rate, for the flat parameters `[F]` of one policy."""
+    return optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
 
 
-def surrogate_loss(learner, params, memory, samples: Samples, entropy_coefficient) -> tuple[jax.Array, dict]:
+def surrogate_loss(learner, params, batch: Minibatch, entropy_coefficient) -> tuple[jax.Array, dict]:
     """Clipped policy loss, value loss and entropy bonus, averaged within each policy and summed over policies.
 
     Args:
       learner: the configuration.
       params: pytree with a leading axis P.
-      memory: recurrent memory before the first step, pytree of `[B, N, H]`.
-      samples: leading axes `[T, B]`.
+      batch: the rows.
       entropy_coefficient: `[]` float32.
 
     Returns:
-      The loss, and its parts as a flat dict.
+      The loss, and its parts as a flat dict; on several devices, each device's share of the sums.
     """
-    network, trajectory = learner.network_module, samples.trajectory
-    acting = trajectory.inputs.active
-    _, logits, value = network.apply(params, memory, trajectory.inputs)
+    network, samples, trajectory = learner.network_module, batch.samples, batch.samples.trajectory
+    _, logits, value = network.apply(params, batch.memory, trajectory.inputs)
     logits = masked_logits(logits, trajectory.action_mask)
     log_prob = categorical_log_prob(logits, trajectory.action)
     entropy = categorical_entropy(logits)
 
-    advantage = samples.advantage
-    if learner.normalize_advantage:
-        advantage = per_policy(network, masked_standardize, advantage, acting)
     policy_loss = clipped_surrogate_loss(
-        log_prob, trajectory.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
+        log_prob, trajectory.log_prob, samples.advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
     )
     # A clip of 0 or less means none; an infinite one is the same loss, and keeps the hyper-parameter a traced number.
     clip = jnp.where(jnp.asarray(learner.value_clip) > 0, learner.value_clip, jnp.inf)
@@ -54,64 +68,23 @@ def surrogate_loss(learner, params, memory, samples: Samples, entropy_coefficien
     ratio = jnp.exp(log_ratio)
     clipped = (ratio < 1.0 - learner.clip_low) | (ratio > 1.0 + learner.clip_high)
     of_actor = jnp.stack([policy_loss, entropy, ratio - 1.0 - log_ratio, clipped.astype(jnp.float32)])
-    policy_loss, entropy, approximate_kl, clip_fraction = policy_means(network, of_actor, acting)
-    (value_loss,) = policy_means(network, value_loss[None], trajectory.alive)
+    policy_loss, entropy, approximate_kl, clip_fraction = _weighted_sums(of_actor, batch.acting_weight)
+    (value_loss,) = _weighted_sums(value_loss[None], batch.alive_weight)
     loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
     parts = {
-        "total_loss": loss.mean(),
-        "policy_loss": policy_loss.mean(),
-        "value_loss": value_loss.mean(),
-        "entropy": entropy.mean(),
-        "approximate_kl": approximate_kl.mean(),
-        "clip_fraction": clip_fraction.mean(),
+        "total_loss": loss,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approximate_kl": approximate_kl,
+        "clip_fraction": clip_fraction,
     }
-    return loss.sum(), parts
+    return loss, {name: part / network.num_policies for name, part in parts.items()}
 
 
-def policy_membership(network) -> jax.Array:
-    """`[P, N]` bool, which agents use which policy."""
-    return jnp.arange(network.num_policies)[:, None] == jnp.asarray(network.policy_of_agent)[None, :]
-
-
-def policy_means(network, values, mask) -> jax.Array:
-    """Means over the masked elements of each policy's agents.
-
-    Args:
-      network: the team's networks.
-      values: `[K, ..., N]` float32, K quantities.
-      mask: `[..., N]` bool.
-
-    Returns:
-      `[K, P]` float32.
-    """
-
-    def means(mask):
-        return jax.vmap(masked_mean, in_axes=(0, None))(values, mask)
-
-    if network.num_policies == 1:
-        return means(mask)[:, None]
-    return jax.vmap(lambda member: means(mask & _expand(member, mask.ndim)), out_axes=1)(policy_membership(network))
-
-
-def policy_counts(network, mask) -> jax.Array:
-    """`[P]` float32: how many masked elements `[..., N]` belong to each policy's agents."""
-    count = jnp.sum(mask, axis=tuple(range(mask.ndim - 1)), dtype=jnp.float32)
-    return jnp.sum(jnp.where(policy_membership(network), count[None, :], 0.0), axis=-1)
-
-
-def per_policy(network, transform, values, mask) -> jax.Array:
-    """Applies `transform(values, mask)` within each policy's agents; shapes `[..., N]`."""
-    if network.num_policies == 1:
-        return transform(values, mask)
-    out = jnp.zeros_like(values)
-    for member in policy_membership(network):
-        member = _expand(member, mask.ndim)
-        out = jnp.where(member, transform(values, mask & member), out)
-    return out
-
-
-def _expand(member, ndim):
-    return member.reshape((1,) * (ndim - 1) + member.shape)
+def _weighted_sums(values, weight):
+    """`[K, ...]` to `[K]`; what has no weight may be infinite."""
+    return jax.vmap(lambda value: jnp.sum(jnp.where(weight > 0, value, 0.0) * weight))(values)
 
 
 def run_epochs(
@@ -133,33 +106,95 @@ def run_epochs(
     Returns:
       `(params, optimizer_state, metrics)`, metrics averaged over all steps.
     """
+    num_steps, num_envs = samples.advantage.shape[:2]
     recurrent = learner.network_module.module.memory_size > 0
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
-    num_columns = samples.advantage.shape[1]
-    # Rows of a minibatch come from anywhere, so on a mesh the rollout is gathered once, and each minibatch split.
-    samples, memory = mesh.replicate((samples, memory))
     optimizer = make_optimizer(learner)
+    unflatten = unflattener(params)
 
-    def minibatch_step(carry, columns):
+    def minibatch_step(carry, minibatch):
         params, optimizer_state = carry
+        columns, drawn = minibatch
+        drawn = dict(drawn)
         part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), samples)
-        part_memory = jax.tree.map(lambda leaf: leaf[columns], memory)
-        part, part_memory = mesh.split(part, axis=1), mesh.split(part_memory, axis=0)
+        batch = Minibatch(
+            samples=dataclasses.replace(part, advantage=drawn.pop("advantage")),
+            memory=jax.tree.map(lambda leaf: leaf[columns], memory),
+            **drawn,
+        )
 
         def loss(params):
-            return surrogate_loss(learner, params, part_memory, part, entropy)
+            return surrogate_loss(learner, unflatten(params), batch, entropy)
 
-        gradient, metrics = jax.grad(loss, has_aux=True)(params)
-        metrics["gradient_norm"] = jnp.mean(jax.vmap(optax.tree.norm)(gradient))
+        gradient, metrics = mesh.sum_over_devices(jax.grad(loss, has_aux=True)(params))
+        metrics["gradient_norm"] = jnp.mean(jnp.linalg.norm(gradient, axis=-1))
         updates, optimizer_state = jax.vmap(optimizer.update)(gradient, optimizer_state)
-        params = jax.tree.map(lambda param, update: param - learning_rate * update, params, updates)
-        return (params, optimizer_state), metrics
+        return (params - learning_rate * updates, optimizer_state), metrics
 
-    def epoch(carry, key):
-        # One sort of random numbers; `jax.random.permutation` sorts several times, which shows at small batches.
-        columns = jnp.argsort(jax.random.bits(key, (num_columns,))).reshape(learner.num_minibatches, -1)
-        return jax.lax.scan(minibatch_step, carry, columns)
+    # All draws at once: one sort, and one message between devices instead of one an epoch.
+    draw = jax.vmap(lambda key: minibatch_columns(learner, key, num_envs, 1 if recurrent else num_steps))
+    columns = draw(jax.random.split(key, learner.num_epochs))
+    columns = columns.reshape(-1, columns.shape[-1])
+    carry = flatten(params), optimizer_state
+    (params, optimizer_state), metrics = jax.lax.scan(
+        minibatch_step, carry, (columns, _draw(learner, samples, columns))
+    )
+    return unflatten(params), optimizer_state, jax.tree.map(jnp.mean, metrics)
 
-    carry, metrics = jax.lax.scan(epoch, (params, optimizer_state), jax.random.split(key, learner.num_epochs))
-    return *carry, jax.tree.map(jnp.mean, metrics)
+
+def flatten(params: Any) -> jax.Array:
+    """`[P, F]`: the parameters of each policy in one vector.
+
+    Optimisers and messages between devices work on it: a few operations, where a dozen small arrays would take a dozen
+    times as many.
+    """
+    return jax.vmap(lambda params: ravel_pytree(params)[0])(params)
+
+
+def unflattener(params: Any) -> Callable[[jax.Array], Any]:
+    """The inverse of `flatten` for parameters of the same structure."""
+    shapes = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), params)
+    return jax.vmap(ravel_pytree(shapes)[1])
+
+
+def minibatch_columns(learner, key: jax.Array, num_envs: int, columns_per_env: int) -> jax.Array:
+    """Draws the columns of each minibatch: `[M, columns]` int32, every column once, each group's share the same.
+
+    Args:
+      learner: the configuration.
+      key: consumed.
+      num_envs: B on this device.
+      columns_per_env: T where every time step is a column `t * B + b`, 1 where an environment is one.
+    """
+    num_groups = learner.env_groups // mesh.num_devices()
+    group_envs = num_envs // num_groups
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, mesh.global_index(num_groups))
+    # One sort of random numbers; `jax.random.permutation` sorts several times, which shows at small batches.
+    bits = jax.vmap(lambda key: jax.random.bits(key, (columns_per_env * group_envs,)))(keys)
+    step, env = jnp.divmod(jnp.argsort(bits), group_envs)
+    columns = step * num_envs + env + group_envs * jnp.arange(num_groups)[:, None]
+    columns = columns.reshape(num_groups, learner.num_minibatches, -1)
+    return columns.swapaxes(0, 1).reshape(learner.num_minibatches, -1)
+
+
+def whole_batch(learner, samples: Samples, memory: Any) -> Minibatch:
+    """A rollout as one minibatch."""
+    trajectory = samples.trajectory
+    weighed = _weigh(learner, *(leaf[None] for leaf in (samples.advantage, trajectory.inputs.active, trajectory.alive)))
+    weighed = jax.tree.map(lambda leaf: leaf[0], weighed)
+    return Minibatch(samples=dataclasses.replace(samples, advantage=weighed.pop("advantage")), memory=memory, **weighed)
+
+
+def _draw(learner, samples: Samples, columns: jax.Array) -> dict[str, jax.Array]:
+    """What depends on a whole minibatch, for all M of an epoch at once: `[M, T, columns, N]` (T is 1 for rows)."""
+    of_minibatch = (samples.advantage, samples.trajectory.inputs.active, samples.trajectory.alive)
+    return _weigh(learner, *(jnp.moveaxis(jnp.take(leaf, columns, axis=1), 1, 0) for leaf in of_minibatch))
+
+
+def _weigh(learner, advantage, acting, alive) -> dict[str, jax.Array]:
+    table = learner.network_module.policy_of_agent
+    acting_weight, alive_weight = mean_weights(table, jnp.concatenate([acting, alive])).reshape(2, *acting.shape)
+    if learner.normalize_advantage:
+        advantage = standardize(table, advantage, acting_weight)
+    return {"advantage": advantage, "acting_weight": acting_weight, "alive_weight": alive_weight}
