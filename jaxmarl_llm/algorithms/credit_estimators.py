@@ -29,7 +29,7 @@ class Decision:
     """A state in which the team acted; any leading axes.
 
     Attributes:
-      timestep: what the agents saw.
+      timestep: what the agents saw. After an automatic reset `terminated` is of the episode before: replace it.
       state: the environment's state.
       memory: the policy's memory after this time step; `None` for a policy without.
       logits: `[N, A]` float, the policy's, not masked.

@@ -167,6 +167,11 @@ def test_illegal_alternatives_and_idle_agents_hold_the_factual_return():
     arguments = (env, zeros_policy, jax.random.key(1))
     values = alg.counterfactual_returns(*arguments, timestep, state, jnp.array([1, 2]), horizon=0)
     np.testing.assert_allclose(values, [[3, 6, 6], [4, 5, 6]], atol=1e-5)
+    joint = alg.alternative_actions(timestep, jnp.array([1, 2]))
+    assert joint.tolist() == [[[0, 2], [1, 2], [1, 2]], [[1, 0], [1, 1], [1, 2]]]
+    dead = timestep.replace(terminated=jnp.array([True, False]))
+    assert alg.alternative_actions(dead, jnp.array([1, 2]))[0].tolist() == [[1, 2]] * 3
+    assert bool(jnp.all(alg.alternative_actions(dead, jnp.array([1, 2]), alive=jnp.ones(2, bool)) == joint))
     idle = timestep.replace(active=jnp.array([True, False]))
     values = alg.counterfactual_returns(*arguments, idle, state, jnp.array([1, 2]), horizon=0)
     np.testing.assert_allclose(values, [[3, 6, 6], [6, 6, 6]], atol=1e-5)
