@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxmarl_llm.networks.attention import AttentionBlock
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import orthogonal
 
 _SQRT2 = math.sqrt(2.0)
@@ -33,12 +34,12 @@ class ActionDecoder(nn.Module):
     width: int
 
     def setup(self):
-        self.encode_agent = nn.Dense(self.width, kernel_init=orthogonal(_SQRT2))
-        self.encode_action = nn.Dense(self.width, use_bias=False, kernel_init=orthogonal(_SQRT2))
+        self.encode_agent = dense(self.width, orthogonal(_SQRT2))
+        self.encode_action = dense(self.width, orthogonal(_SQRT2), use_bias=False)
         self.layers = [AttentionBlock(self.num_heads) for _ in range(self.num_layers)]
         self.norm = nn.LayerNorm()
-        self.hidden = nn.Dense(self.width, kernel_init=orthogonal(_SQRT2))
-        self.head = nn.Dense(self.num_actions, kernel_init=orthogonal(0.01))
+        self.hidden = dense(self.width, orthogonal(_SQRT2))
+        self.head = dense(self.num_actions, orthogonal(0.01))
 
     def __call__(self, encoding: jax.Array, active: jax.Array, action: jax.Array) -> jax.Array:
         """Logits of every agent given the actions of those before it (teacher forcing).

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 
 _SQRT2 = math.sqrt(2.0)
@@ -71,7 +72,7 @@ class Attention(nn.Module):
 
         def project(x, count, name):
             kernel_init = blockwise_orthogonal((width,) * count, 1.0)
-            y = nn.Dense(count * width, kernel_init=kernel_init, name=name)(x)
+            y = dense(count * width, kernel_init, name=name)(x)
             y = y.reshape(*y.shape[:-1], count, self.num_heads, width // self.num_heads)
             return [y[..., index, :, :] for index in range(count)]
 
@@ -81,7 +82,7 @@ class Attention(nn.Module):
             (query,), (key, value) = project(x, 1, "query"), project(context, 2, "key_value")
         out, weights = masked_attention(query, key, value, mask)
         self.sow(MAPS, "weights", weights)
-        return nn.Dense(width, kernel_init=orthogonal(1.0), name="out")(out.reshape(x.shape))
+        return dense(width, orthogonal(1.0), name="out")(out.reshape(x.shape))
 
 
 class AttentionBlock(nn.Module):
@@ -98,8 +99,8 @@ class AttentionBlock(nn.Module):
         """Arguments and result as in `Attention`."""
         context = None if context is None else nn.LayerNorm(name="norm_context")(context)
         x = x + Attention(self.num_heads, name="attention")(nn.LayerNorm(name="norm_attention")(x), context, mask)
-        hidden = nn.Dense(2 * x.shape[-1], kernel_init=orthogonal(_SQRT2), name="hidden")
-        out = nn.Dense(x.shape[-1], kernel_init=orthogonal(1.0), name="out")
+        hidden = dense(2 * x.shape[-1], orthogonal(_SQRT2), name="hidden")
+        out = dense(x.shape[-1], orthogonal(1.0), name="out")
         return x + out(nn.relu(hidden(nn.LayerNorm(name="norm_hidden")(x))))
 
 

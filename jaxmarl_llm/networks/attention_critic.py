@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxmarl_llm.networks.attention import MAPS, masked_attention
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
 from jaxmarl_llm.networks.team_input import TeamInput
@@ -92,11 +93,11 @@ class AttentionCritic(nn.Module):
         self.sow(MAPS, "weights", weights)
 
         x = jnp.concatenate([own, seen.reshape(own.shape)], axis=-1)
-        x = nn.relu(nn.Dense(width, kernel_init=orthogonal(_SQRT2), name="hidden")(x))
-        x = nn.Dense(self.num_actions if self.head == "q" else 1, kernel_init=orthogonal(1.0), name="out")(x)
+        x = nn.relu(dense(width, orthogonal(_SQRT2), name="hidden")(x))
+        x = dense(self.num_actions if self.head == "q" else 1, orthogonal(1.0), name="out")(x)
         return memory, x if self.head == "q" else x[..., 0]
 
 
 def _dense(x, features, scale, name):
     kernel_init = blockwise_orthogonal(features, scale)
-    return nn.Dense(sum(features), use_bias=False, kernel_init=kernel_init, name=name)(x)
+    return dense(sum(features), kernel_init, use_bias=False, name=name)(x)

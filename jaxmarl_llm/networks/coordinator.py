@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from jaxmarl_llm.networks.action_decoder import ActionDecoder
 from jaxmarl_llm.networks.attention import AttentionBlock
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
 from jaxmarl_llm.networks.team_input import TeamInput
@@ -32,8 +33,8 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         outputs = 1 if self.kind == "value" else self.num_actions
-        x = nn.relu(nn.Dense(x.shape[-1], kernel_init=orthogonal(_SQRT2))(nn.LayerNorm()(x)))
-        x = nn.Dense(outputs, kernel_init=orthogonal(_GAINS[self.kind]))(x)
+        x = nn.relu(dense(x.shape[-1], orthogonal(_SQRT2))(nn.LayerNorm()(x)))
+        x = dense(outputs, orthogonal(_GAINS[self.kind]))(x)
         return x[..., 0] if self.kind == "value" else x
 
 
@@ -83,7 +84,7 @@ class Coordinator(nn.Module):
         # Flax makes the parameters of a layer where it is called, so those that are not used cost nothing.
         self.entity_layer = AttentionBlock(self.num_heads)
         self.recurrent = RecurrentCore(self.memory_size)
-        self.recall = nn.Dense(self.width, kernel_init=orthogonal(1.0))
+        self.recall = dense(self.width, orthogonal(1.0))
         self.layers = [AttentionBlock(self.num_heads) for _ in range(self.num_layers)]
         if self.agent_id:
             self.agent = self.param("agent", orthogonal(1.0), (self.num_agents, self.width))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import orthogonal
 
 _SQRT2 = math.sqrt(2.0)
@@ -51,7 +52,7 @@ class EntityInput(nn.Module):
             rows = observation[..., start : start + count * width].astype(jnp.float32)
             start += count * width
             rows = rows.reshape(*rows.shape[:-1], count, width)
-            embedded = nn.Dense(features, kernel_init=orthogonal(_SQRT2), name=f"group_{index}")(rows)
+            embedded = dense(features, orthogonal(_SQRT2), name=f"group_{index}")(rows)
             tokens.append(embedded.sum(-2) / max(count, 1))
             entities.append(embedded)
         return jnp.stack(tokens).sum(0), jnp.concatenate(entities, axis=-2)

@@ -1,4 +1,4 @@
-"""Metrics, plots and animations of a run folder.
+"""Metrics, plots and animations of a run folder, pictures of attention.
 
 Names are loaded on first use, so that importing the package costs no Matplotlib.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.animation import Episode as Episode
     from jaxmarl_llm.report.animation import record_episode as record_episode
     from jaxmarl_llm.report.animation import write_episode_gif as write_episode_gif
+    from jaxmarl_llm.report.attention import plot_attention as plot_attention
     from jaxmarl_llm.report.credit import CreditComparison as CreditComparison
     from jaxmarl_llm.report.credit import CreditRow as CreditRow
     from jaxmarl_llm.report.credit import compare_credit as compare_credit
@@ -27,6 +28,7 @@ _HOMES = {
     "RunMetrics": "jaxmarl_llm.report.metrics",
     "bootstrap_interval": "jaxmarl_llm.report.statistics",
     "compare_credit": "jaxmarl_llm.report.credit",
+    "plot_attention": "jaxmarl_llm.report.attention",
     "read_metrics": "jaxmarl_llm.report.metrics",
     "record_episode": "jaxmarl_llm.report.animation",
     "write_credit_report": "jaxmarl_llm.report.credit",
