@@ -139,6 +139,14 @@ class Environment(abc.ABC, Generic[StateT]):
         """The agents' names, in the one order that is used everywhere."""
         return tuple(f"agent_{i}" for i in range(self.num_agents))
 
+    def next_episode(self, key: jax.Array, state: StateT) -> StateT:
+        """The first state of the episode after the one that ended in `state`, for what outlasts an episode.
+
+        `initial_state(key)` unless overridden. The key is consumed.
+        """
+        del state
+        return self.initial_state(key)
+
     def action_mask(self, state: StateT) -> jax.Array:
         """`[N, A]` bool, the legal actions in a state; all of them unless overridden."""
         return jnp.ones((self.num_agents, self.action_space.n), bool)

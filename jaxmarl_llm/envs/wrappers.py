@@ -54,6 +54,12 @@ class Wrapper(Environment):
     def initial_state(self, key):
         return self.env.initial_state(key)
 
+    def next_episode(self, key, state):
+        # A wrapper with its own first state means it for every episode.
+        if type(self).initial_state is not Wrapper.initial_state:
+            return self.initial_state(key)
+        return self.env.next_episode(key, state)
+
     def transition(self, key, state, action):
         return self.env.transition(key, state, action)
 
@@ -103,7 +109,7 @@ def reset_where_done(
       key: consumed.
       timestep, state: what `env.step` returned.
       pool: optional states with a leading axis K; a reset then draws one of them instead of calling
-        `env.initial_state`.
+        `env.next_episode`.
       index: number of the environment in a batch that shares one key; folded into the key only where a reset happens.
 
     Returns:
@@ -112,10 +118,9 @@ def reset_where_done(
     """
 
     def new_episode(key, index, state):
-        del state
         key = jax.random.fold_in(key, index)
         if pool is None:
-            return env.initial_state(key)
+            return env.next_episode(key, state)
         drawn = random_index(key, jax.tree.leaves(pool)[0].shape[0])
         return jax.tree.map(lambda leaf: leaf[drawn], pool)
 
