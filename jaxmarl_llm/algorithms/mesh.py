@@ -25,6 +25,8 @@ def sum_over_devices(tree: Any) -> Any:
     """Sums a pytree of floats over the devices, in one message."""
     if not is_split():
         return tree
+    if isinstance(tree, jax.Array):
+        return jax.lax.psum(tree, ENV_AXIS)
     flat, unravel = ravel_pytree(tree)
     return unravel(jax.lax.psum(flat, ENV_AXIS))
 

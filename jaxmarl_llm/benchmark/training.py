@@ -3,6 +3,7 @@
 Axes: B environments, N agents, T rollout length, K updates.
 """
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.algorithms import ippo, mappo
-from jaxmarl_llm.benchmark.timing import Program, compile_timed, rate_statistics
+from jaxmarl_llm.benchmark.timing import Program, rate_statistics
 from jaxmarl_llm.envs import make
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.training.evaluation import evaluate
+from jaxmarl_llm.training.devices import place
+from jaxmarl_llm.training.program import compile_program
 
 _ALGORITHMS = {"ippo": ippo, "mappo": mappo}
 
@@ -57,31 +59,32 @@ def prepare_training(
     num_updates = int(total_steps) // learner.steps_per_update
     if num_updates < 1:
         raise UserError(f"total_steps={int(total_steps)} is less than one update of {learner.steps_per_update} steps")
-    init = jax.jit(learner.init)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    update, compile_s = compile_timed(learner.update, shapes, donate_argnums=0)
-    play = jax.jit(lambda params, key: evaluate(learner, params, key, eval_episodes).episode_return)
+    program = compile_program(
+        learner, place(0, learner.env_groups), np.zeros(1, np.uint32), num_episodes=max(eval_episodes, 1), greedy=False
+    )
 
     def execute(seed):
-        state = jax.block_until_ready(init(jax.random.key(seed)))
-        returns = []
+        seeded = dataclasses.replace(program, seeds=np.asarray([seed], np.uint32))
+        state = jax.block_until_ready(seeded.init())
+        packed = []
         start = time.perf_counter()
         for _ in range(num_updates):
-            state, metrics = update(state)
-            returns.append(metrics["episode_return"])
+            state, metrics = program.update(state)
+            packed.append(metrics)
         jax.block_until_ready(state.params)
         seconds = time.perf_counter() - start
+        returns = [program.unpack(metrics)[0]["episode_return"][0] for metrics in packed]
         steps = learner.steps_per_update * np.arange(1, num_updates + 1)
         found = {
             "seconds": seconds,
             "checksum": float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(state.params))),
-            "curve": [[int(x), y] for x, y in zip(steps, _fill(jax.device_get(returns)), strict=True)],
+            "curve": [[int(x), y] for x, y in zip(steps, _fill(returns), strict=True)],
         }
         if eval_episodes:
-            found["evaluation_return"] = float(jnp.mean(play(state.params, jax.random.key(seed + 1_000_003))))
+            found["evaluation_return"] = float(seeded.evaluate(state.params, 0).episode_return.mean())
         return found
 
-    return Program(compile_s, num_updates * learner.steps_per_update, execute)
+    return Program(program.compile_seconds, num_updates * learner.steps_per_update, execute)
 
 
 def _fill(returns: Sequence[float]) -> list[float]:

@@ -11,8 +11,11 @@ def prepare(settings: dict):
         `prepare_training`.
     """
     from jaxmarl_llm.benchmark import machine_report, prepare_environment, prepare_training
+    from jaxmarl_llm.training.devices import use_cpu_cores
 
     settings = dict(settings)
+    if settings["what"] == "training":
+        use_cpu_cores()
     makers = {"environment": prepare_environment, "training": prepare_training}
     program = makers[settings.pop("what")](**settings)
     return {"compile_s": program.compile_s, "steps": program.steps, "machine": machine_report()}, program.run

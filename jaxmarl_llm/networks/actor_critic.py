@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
@@ -92,7 +93,8 @@ class ActorCritic(nn.Module):
         x = self.make_input(features)(inputs.observation)
         if self.agent_id:
             x = x + self._embed_agent("agent", features, agent_index, x.ndim)
-        actor_x, critic_x = x[..., :width], x[..., width:]
+        # `split` and not slices: its gradient is one concatenation.
+        actor_x, critic_x = (x, x) if self.central_critic else jnp.split(x, 2, axis=-1)
         reset, global_state = inputs.reset, inputs.global_state
         if self.central_critic and global_state is not None:
             # The state is the same for all agents: its product is computed once, then told apart by the index.

@@ -77,11 +77,17 @@ class Placement:
         )
 
     @property
-    def compiler_options(self) -> dict[str, str | bool]:
+    def compiler_options(self) -> dict[str, str | bool | int]:
         """Options for programs that `spread` made."""
-        # One device a core: each works alone, and the thread pool that they share would only get in their way.
-        split_cores = self.num_devices > 1 and self.mesh.devices.flat[0].platform == "cpu"
-        return {"xla_cpu_multi_thread_eigen": False} if split_cores else {}
+        if self.num_devices == 1 or self.mesh.devices.flat[0].platform != "cpu":
+            return {}
+        return {
+            # One device a core: each works alone, and the thread pool that they share would only get in their way.
+            "xla_cpu_multi_thread_eigen": False,
+            # A device that waits 40 s for another ends the process by default; a process may be paused for longer.
+            "xla_cpu_collective_call_terminate_timeout_seconds": 3600,
+            "xla_cpu_collective_call_warn_stuck_seconds": 3600,
+        }
 
     def _specs(self, state: Any) -> Any:
         specs = jax.tree.map(lambda _: PartitionSpec(), state)
@@ -136,7 +142,7 @@ def place(num_devices: int, env_groups: int) -> Placement:
 
 def connect_processes(
     coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
-) -> None:
+) -> bool:
     """Joins the processes of one run through `jax.distributed`; does nothing for a run of one process.
 
     Must be called before anything else uses JAX. What is not given is read from the environment variables
@@ -146,6 +152,9 @@ def connect_processes(
       coordinator_address: `host:port` of process 0.
       num_processes: how many processes take part.
       process_id: which of them this one is, from 0.
+
+    Returns:
+      Whether the run has several processes.
 
     Raises:
       UserError: only some of the three are known, or the processes do not find each other.
@@ -169,7 +178,7 @@ def connect_processes(
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
-        return
+        return False
     if missing:
         raise UserError(f"a run of several processes also needs {' and '.join(missing)}")
     assert num_processes is not None and process_id is not None
@@ -181,6 +190,7 @@ def connect_processes(
         jax.distributed.initialize(address, num_processes, process_id)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"cannot join the other processes at {address}: {' '.join(str(error).split())}") from None
+    return True
 
 
 def is_main_process() -> bool:

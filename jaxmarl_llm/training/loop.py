@@ -101,7 +101,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     if not config.out:
         raise UserError("a run needs a folder: set out")
     folder = Path(config.out)
-    learner = build_learner(config)
+    learner: Any = build_learner(config)
     placement = place(config.num_devices, learner.env_groups)
     check_folder(folder, config, resume)
     # All processes have looked at the folder before one of them writes to it.

@@ -30,12 +30,14 @@ class Program:
       abstract_state: shapes, dtypes and shardings of the state.
       metric_shapes: name to the shape of one seed's metric, `()` or `(N,)`.
       compile_seconds: what tracing and compilation took.
+      one_at_a_time: an update waits for the one before it.
     """
 
     seeds: np.ndarray
     abstract_state: Any
     metric_shapes: dict[str, tuple[int, ...]]
     compile_seconds: float
+    one_at_a_time: bool
     _init: Callable
     _update: Callable
     _evaluate: Callable
@@ -50,6 +52,8 @@ class Program:
         Returns:
           `(state, packed)`: `packed` `[S, M + 1]` is for `unpack`.
         """
+        if self.one_at_a_time:
+            jax.block_until_ready(state)
         return self._update(state)
 
     def unpack(self, packed: jax.Array) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -189,7 +193,7 @@ def compile_program(
             update_all, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
         ).lower(state)
     # The start runs once: on CPUs it costs less unoptimised.
-    options = {"update": placement.compiler_options}
+    options: dict[str, Any] = {"update": placement.compiler_options}
     if on_cpu:
         options["init"] = {"xla_backend_optimization_level": "0"}
     # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
@@ -205,6 +209,9 @@ def compile_program(
         abstract_state=state,
         metric_shapes=metric_shapes,
         compile_seconds=time.perf_counter() - start,
+        # CPU devices share one pool of threads: with several updates in flight their sums can wait for each other for
+        # ever, seen with JAX 0.10.2.
+        one_at_a_time=on_cpu and placement.num_devices > 1,
         _init=compiled.get("init", _left_out),
         _update=compiled.get("update", _left_out),
         _evaluate=compiled["evaluate"],

@@ -125,10 +125,11 @@ def run_epochs(
         )
 
         def loss(params):
-            return surrogate_loss(learner, unflatten(params), batch, entropy)
+            return surrogate_loss(learner, params, batch, entropy)
 
-        gradient, metrics = mesh.sum_over_devices(jax.grad(loss, has_aux=True)(params))
-        metrics["gradient_norm"] = jnp.mean(jnp.linalg.norm(gradient, axis=-1))
+        gradient, metrics = jax.grad(loss, has_aux=True)(unflatten(params))
+        gradient = mesh.sum_over_devices(flatten(gradient))
+        metrics["gradient_norm"] = jnp.mean(jnp.linalg.norm(gradient, axis=-1)) / mesh.num_devices()
         updates, optimizer_state = jax.vmap(optimizer.update)(gradient, optimizer_state)
         return (params - learning_rate * updates, optimizer_state), metrics
 
@@ -140,7 +141,7 @@ def run_epochs(
     (params, optimizer_state), metrics = jax.lax.scan(
         minibatch_step, carry, (columns, _draw(learner, samples, columns))
     )
-    return unflatten(params), optimizer_state, jax.tree.map(jnp.mean, metrics)
+    return unflatten(params), optimizer_state, mesh.sum_over_devices(jax.tree.map(jnp.mean, metrics))
 
 
 def flatten(params: Any) -> jax.Array:
