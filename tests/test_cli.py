@@ -45,7 +45,7 @@ def small_run(tmp_path):
         ("train demo --no-resum", "did you mean --resume"),
         ("train demo --num-envs x", "--num-envs: invalid literal"),
         ("train demo --num-envs 0", "num_envs must be at least 1"),
-        ("train demo --algorithm ipo", "('ippo', 'mappo')"),
+        ("train demo --algorithm ipo", "('ippo', 'mappo', "),
         ("train demo --env-args layout", "expected name=value, got 'layout'"),
         ("train demo --total-steps 1.5", "expected a whole number"),
         ("train demo extra", "extra"),
@@ -55,7 +55,7 @@ def small_run(tmp_path):
         ("train --env matrix_game --env-args gamee=3 --out {folder}/run", "did you mean game?"),
         ("train ippo_matrix_game --num-minibatches 7 --out {folder}/run", "num_minibatches=7 does not divide"),
         ("train ippo_matrix_game --num-devices 3 --out {folder}/run", "JAX sees 2"),
-        ("train ippo_matrix_game --num-devices 2 --num-envs 5 --out {folder}/run", "use --num-envs 4 or 6"),
+        ("train ippo_matrix_game --num-devices 2 --num-envs 5 --out {folder}/run", "or a multiple of 2 for --num-envs"),
         ("eval {folder}/nowhere", "no run in"),
         ("eval {folder} --seed -1", "--seed must lie between 0 and"),
         ("eval", "Folder of the run"),
@@ -83,6 +83,13 @@ def test_options_override_the_preset_and_settings_add_to_its_own():
     assert options.config.env_args == {}
     options, name = parse_train(["--env", "my.module:Env", "--sharing", "0", "0", "1", "--no-normalize-advantage"])
     assert options.config.sharing == (0, 0, 1) and not options.config.normalize_advantage and name == "Env"
+
+
+def test_settings_of_the_algorithm_add_to_the_presets():
+    options, _ = parse_train(["qmix_two_step", "--algorithm-args", "batch_size=16"])
+    assert options.config.algorithm_args == load_preset("qmix_two_step").algorithm_args | {"batch_size": 16}
+    options, _ = parse_train(["qmix_two_step", "--algorithm", "ippo"])
+    assert options.config.algorithm_args == {}
 
 
 def test_a_preset_of_ones_own(tmp_path):

@@ -42,6 +42,7 @@ from jaxmarl_llm.algorithms.divergence import kl_estimate
 from jaxmarl_llm.algorithms.group_advantage import group_relative_advantage
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.masking import masked_mean, masked_standardize
+from jaxmarl_llm.algorithms.mixing import vdn_mix
 from jaxmarl_llm.algorithms.offline import (
     advantage_weights,
     bcq_action_mask,
@@ -60,6 +61,7 @@ from jaxmarl_llm.algorithms.rewards import (
     update_reward_range,
 )
 from jaxmarl_llm.algorithms.schedules import anneal
+from jaxmarl_llm.algorithms.tabular import q_learning_step, tabular_q_learning
 from jaxmarl_llm.algorithms.trust_region import (
     LineSearchResult,
     adapt_penalty,
@@ -70,6 +72,7 @@ from jaxmarl_llm.algorithms.trust_region import (
     natural_gradient,
     occupancy_drift_bound,
 )
+from jaxmarl_llm.algorithms.value import ValueLearner, ValueState, iql, qmix, value_learner, vdn, weighted_qmix
 from jaxmarl_llm.algorithms.value_normalization import (
     ValueStatistics,
     denormalize_value,
@@ -88,6 +91,8 @@ __all__ = [
     "Replays",
     "RewardRange",
     "RoleGradientReport",
+    "ValueLearner",
+    "ValueState",
     "ValueStatistics",
     "adapt_penalty",
     "advantage_weights",
@@ -124,6 +129,7 @@ __all__ = [
     "init_reward_range",
     "init_value_statistics",
     "ippo",
+    "iql",
     "kl_estimate",
     "leave_one_out_advantage",
     "mappo",
@@ -138,13 +144,20 @@ __all__ = [
     "occupancy_drift_bound",
     "policy_gradient",
     "preserve_outputs",
+    "q_learning_step",
+    "qmix",
     "replay",
     "role_gradient_report",
     "sampled_shapley_values",
     "sampling_policy",
     "shapley_values",
+    "tabular_q_learning",
     "td_lambda",
     "update_reward_range",
     "update_value_statistics",
+    "value_learner",
+    "vdn",
+    "vdn_mix",
     "visited_decisions",
+    "weighted_qmix",
 ]

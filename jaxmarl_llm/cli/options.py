@@ -76,7 +76,10 @@ def _first_paragraph(box: str) -> str:
     lines = []
     for line in text.splitlines()[1:]:
         content = line.strip("│ ")
-        if not content or set(content) <= set("─╰╯"):
-            break
+        # The frame is of dashes where the terminal knows no lines.
+        if not content or set(content) <= set("─╰╯-"):
+            if lines:
+                break
+            continue
         lines.append(content)
     return " ".join(lines).rstrip(".") or "the options cannot be read"

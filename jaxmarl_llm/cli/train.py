@@ -64,11 +64,18 @@ def _base_config(preset: str | None, arguments: Sequence[str]) -> TrainConfig:
     return TrainConfig()
 
 
-def _merge_env_args(config: TrainConfig, base: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
-    """Settings on the command line add to the preset's, unless another environment was chosen."""
-    given = any(argument.partition("=")[0].replace("_", "-") == "--env-args" for argument in arguments)
-    settings: dict[str, Any] = dict(base.env_args) if config.env == base.env else {}
-    return dataclasses.replace(config, env_args=settings | (config.env_args if given else {}))
+def _merge_settings(config: TrainConfig, base: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
+    """Settings on the command line add to the preset's, unless another environment or algorithm was chosen."""
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+
+    def merged(owner: str, name: str) -> dict[str, Any]:
+        same = getattr(config, owner) == getattr(base, owner)
+        settings: dict[str, Any] = dict(getattr(base, name)) if same else {}
+        return settings | (getattr(config, name) if f"--{name.replace('_', '-')}" in given else {})
+
+    return dataclasses.replace(
+        config, env_args=merged("env", "env_args"), algorithm_args=merged("algorithm", "algorithm_args")
+    )
 
 
 def parse_train(arguments: Sequence[str]) -> tuple[TrainOptions, str]:
@@ -83,7 +90,7 @@ def parse_train(arguments: Sequence[str]) -> tuple[TrainOptions, str]:
     options = parse_options(
         TrainOptions, arguments, program=program, default=TrainOptions(config=base), description=_description()
     )
-    config = _merge_env_args(options.config, base, arguments)
+    config = _merge_settings(options.config, base, arguments)
     check_config(config)
     name = Path(preset).stem if preset else config.env.rpartition(":")[2]
     if not config.out:
@@ -104,12 +111,13 @@ def train_command(arguments: Sequence[str]) -> int:
 
     from jaxmarl_llm.cli.finish import finish_run
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
-    from jaxmarl_llm.training.devices import connect_processes, is_main_process
+    from jaxmarl_llm.training.devices import connect_processes, is_main_process, use_cpu_cores
     from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted, train
     from jaxmarl_llm.training.progress import Reporter, TerminalReporter
 
     use_compilation_cache()
-    connect_processes(options.coordinator_address, options.num_processes, options.process_id)
+    if not connect_processes(options.coordinator_address, options.num_processes, options.process_id):
+        use_cpu_cores()
     console = Console()
     config = options.config
     reporter = Reporter()

@@ -1,14 +1,21 @@
 """Environment and learner of a configuration."""
 
+import functools
 import importlib
+import inspect
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.envs.registry import call_factory, environment_factory
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.training.config import TrainConfig, check_config, learner_settings
+from jaxmarl_llm.training.config import FIELDS, TrainConfig, check_config, learner_settings
+
+_VALUE_FAMILY = ("iql", "vdn", "qmix", "weighted_qmix")
+# What the environment and the name of the algorithm decide.
+_FIXED = ("env", "mixer")
 
 
 def _hashable(value: Any) -> Any:
@@ -55,7 +62,7 @@ def build_environment(config: TrainConfig) -> Environment:
     return env
 
 
-def build_learner(config: TrainConfig):
+def build_learner(config: TrainConfig) -> Any:
     """The learner of a configuration, around its environment.
 
     Raises:
@@ -64,4 +71,34 @@ def build_learner(config: TrainConfig):
     check_config(config)
     env = build_environment(config)
     algorithms = importlib.import_module("jaxmarl_llm.algorithms")
-    return getattr(algorithms, config.algorithm)(env, **learner_settings(config))
+    family = algorithms.value_learner if config.algorithm in _VALUE_FAMILY else algorithms.policy_gradient
+    parameters = inspect.signature(family).parameters
+    own = _own_settings(config, parameters)
+    given = {name: _hashable(value) for name, value in config.algorithm_args.items()}
+    for name in given:
+        if name in FIELDS:
+            raise UserError(f"{name} is an option of its own: give it as --{name.replace('_', '-')} instead")
+        if name not in parameters or name in _FIXED:
+            raise unknown_name(f"setting of {config.algorithm}", name, set(parameters) - set(FIELDS) - set(_FIXED))
+
+    # The names and types of the settings are the family's.
+    @functools.wraps(family)
+    def factory(env, **settings):
+        return getattr(algorithms, config.algorithm)(env, **settings)
+
+    return call_factory(config.algorithm, factory, {"env": env, **own, **given})
+
+
+def _own_settings(config: TrainConfig, parameters: Iterable[str]) -> dict[str, Any]:
+    """The configuration's fields that the algorithm takes.
+
+    Raises:
+      UserError: a field that it does not take was changed.
+    """
+    settings = learner_settings(config)
+    for name, value in learner_settings(TrainConfig()).items():
+        if name not in parameters and settings.pop(name) != value:
+            raise UserError(f"{name} is no setting of {config.algorithm}: leave it out")
+    if "normalize_value" in settings and "normalize_value" not in parameters:
+        raise UserError(f"normalize_value is no setting of {config.algorithm}: leave it out")
+    return settings

@@ -93,8 +93,12 @@ class TrainConfig:
     """
 
     # What is learned.
-    algorithm: Literal["ippo", "mappo"] = "ippo"
-    """The algorithm: ippo (each agent's own critic) or mappo (one critic that sees the global state)."""
+    algorithm: Literal["ippo", "mappo", "iql", "vdn", "qmix", "weighted_qmix"] = "ippo"
+    """The algorithm: ippo (each agent's own critic), mappo (a critic that sees the global state); or action values:
+    iql (each agent its own), vdn (their sum), qmix (mixed by the state), weighted_qmix (with a central value)."""
+    algorithm_args: Settings = dataclasses.field(default_factory=dict)
+    """Further settings of the algorithm, such as batch_size=64; docs/algorithms.md and docs/value_learning.md list
+    them; added to those of the preset."""
     env: str = "overcooked"
     """The environment: a name that `jaxmarl-llm envs` lists, or an import path such as mypackage.mymodule:MyEnv."""
     env_args: Settings = dataclasses.field(default_factory=dict)
@@ -177,8 +181,8 @@ class TrainConfig:
     """How many of the newest checkpoints stay on disk; the best one stays too."""
 
     # Where.
-    num_devices: int = 1
-    """Devices that share the environments of each seed (0: all there are)."""
+    num_devices: int = 0
+    """Devices that share the environments of each seed (0: as many as can share them evenly; CPU cores count)."""
     out: str = ""
     """Folder of the run (default: runs/<preset>-<date and time>)."""
 
@@ -195,13 +199,13 @@ RECORDING_FIELDS = (
     "out",
 )
 # Fields that the loop reads; all others are the learner's.
-_LOOP_FIELDS = ("algorithm", "env", "env_args", "seed", "num_seeds", *RECORDING_FIELDS)
+_LOOP_FIELDS = ("algorithm", "algorithm_args", "env", "env_args", "seed", "num_seeds", *RECORDING_FIELDS)
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
 _TYPES = typing.get_type_hints(TrainConfig)
 
 
 def learner_settings(config: TrainConfig) -> dict[str, Any]:
-    """The keyword arguments of the learner: every field that is its own, without those left to its default."""
+    """Every field that is the learner's own, without `algorithm_args` and without what is left to the algorithm."""
     settings = {name: getattr(config, name) for name in FIELDS if name not in _LOOP_FIELDS}
     if settings["normalize_value"] is None:
         del settings["normalize_value"]
@@ -213,7 +217,7 @@ def _convert(name: str, value: Any) -> Any:
     """A YAML value as the type of its field."""
     kind = _TYPES[name]
     wrong = UserError(f"field {name} cannot be {value!r}: see `jaxmarl-llm train --help` for what it takes")
-    if name == "env_args":
+    if name in ("env_args", "algorithm_args"):
         if not isinstance(value, Mapping):
             raise wrong
         return {str(key): _number_or_text(item) if isinstance(item, str) else item for key, item in value.items()}

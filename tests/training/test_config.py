@@ -9,7 +9,7 @@ import pytest
 
 from jaxmarl_llm.envs import environment_names
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.build import build_environment
+from jaxmarl_llm.training.build import build_environment, build_learner
 from jaxmarl_llm.training.config import (
     FIELDS,
     TrainConfig,
@@ -29,7 +29,7 @@ from jaxmarl_llm.training.config import (
 
 
 def test_learner_fields_have_the_learners_names_and_defaults():
-    from jaxmarl_llm.algorithms import policy_gradient
+    from jaxmarl_llm.algorithms import policy_gradient, value_learner
 
     parameters = {
         name: parameter
@@ -42,6 +42,32 @@ def test_learner_fields_have_the_learners_names_and_defaults():
     assert set(learner_settings(TrainConfig(normalize_value=True))) == set(parameters)
     for name, value in ours.items():
         assert value == parameters[name].default, name
+    # The value family takes part of the fields, with the same defaults.
+    for name, parameter in inspect.signature(value_learner).parameters.items():
+        assert name not in ours or parameter.default == ours[name], name
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_epochs": 3}, "num_epochs is no setting of qmix"),
+        ({"normalize_value": True}, "normalize_value is no setting of qmix"),
+        ({"algorithm_args": {"batchsize": 3}}, "did you mean batch_size"),
+        ({"algorithm_args": {"batch_size": "many"}}, "setting batch_size of qmix must be a whole number"),
+        ({"algorithm_args": {"learning_rate": 1}}, "give it as --learning-rate instead"),
+        ({"algorithm_args": {"mixer": "sum"}}, "unknown setting of qmix 'mixer'"),
+    ],
+)
+def test_settings_that_an_algorithm_does_not_take_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        build_learner(config_from_mapping({"algorithm": "qmix", "env": "two_step"} | values, "my.yaml"))
+
+
+def test_settings_of_the_algorithm_reach_the_learner():
+    config = TrainConfig(algorithm="vdn", env="two_step", algorithm_args={"batch_size": 1e2, "td_lambda": 1})
+    learner = build_learner(config)
+    assert (learner.mixer, learner.batch_size, learner.td_lambda) == ("sum", 100, 1.0)
+    assert type(learner.batch_size) is int and type(learner.td_lambda) is float
 
 
 def test_every_field_has_a_meaning():

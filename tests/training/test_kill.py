@@ -17,13 +17,16 @@ env_args: {max_steps: 9}
 num_envs: 4
 rollout_length: 8
 hidden_sizes: [8]
-num_epochs: 2
-num_minibatches: 2
 total_steps: 12_800
 eval_every: 1280
 eval_episodes: 4
 checkpoint_every: 640
 """
+ALGORITHMS = {
+    "ippo": "num_epochs: 2\nnum_minibatches: 2\n",
+    "qmix": "algorithm: qmix\nnetwork: gru\ngru_size: 4\n"
+    "algorithm_args: {replay_size: 400, batch_size: 4, priority_exponent: 0.6}\n",
+}
 
 
 def start(*options):
@@ -42,9 +45,10 @@ def wait_for_checkpoint(process, folder, update):
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_bit_by_bit(tmp_path):
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_killed_run_resumes_bit_by_bit(algorithm, tmp_path):
     preset = tmp_path / "preset.yaml"
-    preset.write_text(PRESET)
+    preset.write_text(PRESET + ALGORITHMS[algorithm])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     process = start(str(preset), "--out", str(whole))
     output = process.communicate(timeout=300)[0]

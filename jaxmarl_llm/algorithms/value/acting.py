@@ -1,0 +1,170 @@
+"""Acting: T steps of B environments with epsilon-greedy policies."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm.algorithms.categorical import categorical_from_uniform, categorical_mode, masked_logits
+from jaxmarl_llm.algorithms.episodes import StepRecord, add_step, init_totals, shaped_reward
+from jaxmarl_llm.algorithms.value.state import ActingState, Sequences
+from jaxmarl_llm.envs.base import Environment, TimeStep
+from jaxmarl_llm.envs.batching import cond_if_any
+from jaxmarl_llm.networks.q_network import QNetwork
+from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.networks.team_input import TeamInput
+
+
+def initial_memory(network: TeamNetwork, batch_shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """Memory at the start of an episode: what the network remembers, and the last action where it is told."""
+    memory = {name: leaf for name, leaf in network.initial_memory(batch_shape).items() if name == "actor"}
+    if isinstance(network.module, QNetwork) and network.module.last_action:
+        memory["last_action"] = jnp.full((*batch_shape, network.num_agents), -1, jnp.int32)
+    return memory
+
+
+def action_values(network: TeamNetwork, params: Any, sequences: Sequences) -> jax.Array:
+    """`[T + 1, K, N, A]`, values of every action along sequences, from their stored first memory."""
+    done = sequences.done
+    reset = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+    reset = jnp.broadcast_to(reset[..., None], sequences.active.shape)
+    memory = dict(sequences.memory)
+    observation = sequences.observation
+    if "last_action" in memory:
+        last_action = jnp.concatenate([memory.pop("last_action")[None], sequences.action])
+        observation = (observation, jnp.where(reset, -1, last_action))
+    inputs = TeamInput(observation=observation, global_state=None, reset=reset, active=sequences.active)
+    return network.apply(params, memory, inputs)[1]
+
+
+def choose(
+    network: TeamNetwork, params: Any, timestep: TimeStep, memory: Any, uniform: jax.Array | None, epsilon
+) -> tuple[jax.Array, Any]:
+    """Epsilon-greedy actions.
+
+    Args:
+      network, params: the team's action values.
+      timestep: any leading batch axes.
+      memory: of the same axes.
+      uniform: `[2, ..., N]` random numbers; `None` for greedy actions.
+      epsilon: probability of a random legal action.
+
+    Returns:
+      `(action [..., N] int32, memory)`.
+    """
+    memory = dict(memory)
+    observation = timestep.observation
+    if "last_action" in memory:
+        observation = (observation, memory.pop("last_action"))
+    inputs = TeamInput(
+        observation=observation,
+        global_state=None,
+        reset=jnp.zeros_like(timestep.terminated),
+        active=timestep.active & ~timestep.terminated,
+    )
+    memory, q, _ = network.apply(params, memory, jax.tree.map(lambda leaf: leaf[None], inputs))
+    action = categorical_mode(masked_logits(q[0], timestep.action_mask))
+    if uniform is not None:
+        legal = masked_logits(jnp.zeros_like(q[0]), timestep.action_mask)
+        action = jnp.where(uniform[0] < epsilon, categorical_from_uniform(uniform[1], legal), action)
+    if "last_action" in initial_memory(network, ()):
+        memory = {**memory, "last_action": action}
+    return action, memory
+
+
+def init_acting(env: Environment, network: TeamNetwork, key: jax.Array, num_envs: int) -> ActingState:
+    """B environments at the start of an episode. The key is consumed."""
+    timestep, env_state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+    return ActingState(
+        env_state=env_state,
+        timestep=timestep,
+        memory=initial_memory(network, (num_envs,)),
+        totals=init_totals(num_envs, env.num_agents),
+    )
+
+
+def collect(
+    env: Environment,
+    network: TeamNetwork,
+    params: Any,
+    acting: ActingState,
+    key: jax.Array,
+    *,
+    num_steps: int,
+    epsilon: jax.Array | float,
+    shaped_weight: jax.Array | float,
+    with_global_state: bool,
+) -> tuple[ActingState, Sequences, StepRecord]:
+    """Acts for T steps. Where an episode is over, a step begins the next one and nothing else.
+
+    Args:
+      env: the raw environment.
+      network, params: the team's action values.
+      acting: where the B environments stand.
+      key: consumed.
+      num_steps: T.
+      epsilon: `[]` float32, probability of a random legal action.
+      shaped_weight: `[]` float32, weight of the shaped reward.
+      with_global_state: store it.
+
+    Returns:
+      `(acting, sequences, record)`: sequences with leaves `[B, T + 1, ...]`, the record with `[T, B, ...]`.
+    """
+    num_envs = acting.timestep.done.shape[0]
+    # Random numbers belong to an environment, whichever device it is on.
+    index_of_env = mesh.global_index(num_envs)
+    keys_of_envs = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    first_memory = acting.memory
+
+    def entry(acting):
+        now = acting.timestep
+        return {
+            "observation": now.observation,
+            "global_state": jax.vmap(env.global_state)(acting.env_state) if with_global_state else None,
+            "action_mask": now.action_mask,
+            "active": now.active & ~now.terminated,
+            "reward": now.reward + shaped_weight * shaped_reward(now),
+            "terminated": now.terminated,
+            "done": now.done,
+        }
+
+    def new_episode(key, index, timestep, env_state):
+        del timestep, env_state
+        return env.reset(jax.random.fold_in(key, index))
+
+    def same_episode(key, index, timestep, env_state):
+        del key, index
+        return timestep, env_state
+
+    def step(acting: ActingState, random):
+        uniform, key_step, key_reset = random
+        over = acting.timestep.done
+        action, memory = choose(network, params, acting.timestep, acting.memory, uniform, epsilon)
+        moved = jax.vmap(env.step)(keys_of_envs(key_step, index_of_env), acting.env_state, action)
+
+        def begin_where_over(index, over, *moved):
+            return cond_if_any(over, new_episode, same_episode, key_reset, index, *moved)
+
+        timestep, env_state = jax.vmap(begin_where_over)(index_of_env, over, *moved)
+        totals, record = add_step(acting.totals, timestep, ~over)
+        memory = jax.tree.map(
+            lambda leaf, first: jnp.where(over.reshape(-1, *(1,) * (leaf.ndim - 1)), first, leaf),
+            memory,
+            initial_memory(network, (num_envs,)),
+        )
+        following = ActingState(env_state=env_state, timestep=timestep, memory=memory, totals=totals)
+        return following, (entry(acting), action, record)
+
+    # Random numbers are drawn for all steps at once: the same work inside the loop costs more than a small network.
+    key_action, key_step, key_reset = jax.random.split(key, 3)
+    draw = jax.vmap(lambda key: jax.random.uniform(key, (num_steps, 2, env.num_agents)), out_axes=2)
+    random = (
+        draw(keys_of_envs(key_action, index_of_env)),
+        jax.random.split(key_step, num_steps),
+        jax.random.split(key_reset, num_steps),
+    )
+    acting, (entries, action, record) = jax.lax.scan(step, acting, random)
+    entries = jax.tree.map(lambda leaf, last: jnp.concatenate([leaf, last[None]]), entries, entry(acting))
+    batch_major = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), {**entries, "action": action})
+    return acting, Sequences(**batch_major, memory=first_memory), record

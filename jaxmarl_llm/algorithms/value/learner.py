@@ -1,0 +1,217 @@
+"""The value learner: IQL, VDN, QMIX and weighted QMIX are settings of it."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weight
+from jaxmarl_llm.algorithms.schedules import anneal
+from jaxmarl_llm.algorithms.value import acting as actings
+from jaxmarl_llm.algorithms.value import update as updates
+from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay
+from jaxmarl_llm.algorithms.value.state import ActingState, Replay, RolloutState, ValueState
+from jaxmarl_llm.envs.base import Environment, TimeStep
+from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
+from jaxmarl_llm.networks.team import TeamNetwork
+
+
+@struct.dataclass
+class ValueLearner:
+    """A team that learns action values from replayed sequences; build one with `iql`, `vdn`, `qmix`, `weighted_qmix`.
+
+    A frozen pytree: the float hyper-parameters are leaves, so learners can be vmapped over them; everything that
+    shapes the program is static. All methods are pure.
+
+    Axes: T rollout length, B environments, N agents, A actions, P policies.
+
+    Attributes:
+      env: the raw environment (no automatic reset).
+      network_module: action-value networks and the sharing table.
+      mixer: `"none"`, `"sum"`, `"monotonic"` or `"weighted"`.
+      mixer_module: of the monotonic and the weighted mixer.
+      central_module: unrestricted value of the joint action, of the weighted mixer.
+      weighting: of the weighted mixer, `"optimistic"` or `"central"`.
+      num_envs: B.
+      rollout_length: T, time steps an environment takes between updates and length of a replayed sequence. Beginning
+        the next episode takes one, as in Gymnasium's next-step reset.
+      gradient_steps: an update.
+      batch_size: sequences of a gradient step.
+      replay_capacity: sequences kept of each environment.
+      target_update_interval: gradient steps between updates of the target networks.
+      double_q: the online network chooses the action that the target network values.
+      learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_steps`.
+      learning_rate: Adam's step size.
+      adam_epsilon: Adam's epsilon.
+      max_grad_norm: largest gradient norm of a policy, and of a mixer.
+      discount: discount factor.
+      td_lambda: weight of longer returns: 0 for one step, 1 for all that the sequence holds.
+      target_update_rate: how far targets move to the online parameters: 1 is a hard update.
+      weight_floor: weight of the joint actions that the weighted mixer holds for worse.
+      epsilon, epsilon_final: probability of a random action at the start and after `epsilon_steps`.
+      epsilon_steps: environment steps over which it falls, linearly.
+      priority_exponent: 0 draws sequences uniformly, 1 in proportion to their temporal-difference error.
+      priority_weight_exponent: how far importance weights correct for that.
+      learning_starts: environment steps before the first gradient step.
+      shaped_reward_coefficient: weight of `info["shaped_reward"]` when a step is stored.
+      shaped_reward_horizon: environment steps over which that weight falls to 0; 0 keeps it.
+      total_steps: environment steps of the whole run, for the schedule.
+    """
+
+    env: Environment = struct.field(pytree_node=False)
+    network_module: TeamNetwork = struct.field(pytree_node=False)
+    mixer: str = struct.field(pytree_node=False)
+    mixer_module: QMixer | None = struct.field(pytree_node=False)
+    central_module: JointActionValue | None = struct.field(pytree_node=False)
+    weighting: str = struct.field(pytree_node=False)
+    num_envs: int = struct.field(pytree_node=False)
+    rollout_length: int = struct.field(pytree_node=False)
+    gradient_steps: int = struct.field(pytree_node=False)
+    batch_size: int = struct.field(pytree_node=False)
+    replay_capacity: int = struct.field(pytree_node=False)
+    target_update_interval: int = struct.field(pytree_node=False)
+    double_q: bool = struct.field(pytree_node=False)
+    learning_rate_schedule: str = struct.field(pytree_node=False)
+    learning_rate: float
+    adam_epsilon: float
+    max_grad_norm: float
+    discount: float
+    td_lambda: float
+    target_update_rate: float
+    weight_floor: float
+    epsilon: float
+    epsilon_final: float
+    epsilon_steps: float
+    priority_exponent: float
+    priority_weight_exponent: float
+    learning_starts: float
+    shaped_reward_coefficient: float
+    shaped_reward_horizon: float
+    total_steps: float
+
+    @property
+    def env_groups(self) -> int:
+        """Groups of environments that devices may share; each gives every batch the same number of sequences."""
+        return math.gcd(mesh.env_groups(self.num_envs, 1, 1), self.batch_size)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Time steps of one update, `B * T`."""
+        return self.num_envs * self.rollout_length
+
+    def init(self, key: jax.Array) -> ValueState:
+        """Everything that training changes, at the start. The key is consumed."""
+        key_params, key_acting, key = jax.random.split(key, 3)
+        network = self.network_module
+        acting = actings.init_acting(self.env, network, key_acting, self.num_envs)
+        first = jax.tree.map(lambda leaf: leaf[0], (acting.timestep.observation, acting.env_state))
+        params = self._init_params(key_params, first[0], self.env.global_state(first[1]))
+        sequences = jax.eval_shape(self._collect, params, acting, key, 0.0, 0.0)[1]
+        optimizer = updates.make_optimizer(self)
+        state = ValueState(
+            params=params,
+            target_params=params,
+            optimizer_state={name: jax.vmap(optimizer.init)(tree) for name, tree in params.items()},
+            rollout=RolloutState(acting=acting, replay=init_replay(sequences, self.replay_capacity)),
+            key=key,
+            update=jnp.zeros((), jnp.int32),
+        )
+        # A buffer that is held twice cannot be donated.
+        return jax.tree.map(jnp.copy, state)
+
+    def _init_params(self, key: jax.Array, observation, global_state: jax.Array) -> dict:
+        key_agents, key_mixer, key_central = jax.random.split(key, 3)
+        num_agents = self.env.num_agents
+        action = jnp.zeros((num_agents,), jnp.int32)
+        if "last_action" in self.initial_memory():
+            observation = (observation, action)
+        params = {"agents": self.network_module.init(key_agents, observation, global_state)}
+        modules = {
+            "mixer": (self.mixer_module, key_mixer, (jnp.zeros((num_agents,)), global_state)),
+            "central": (self.central_module, key_central, (action, action == 0, global_state)),
+        }
+        for name, (module, key_module, inputs) in modules.items():
+            if module is not None:
+                one = module.init(key_module, *inputs)["params"]
+                params[name] = jax.tree.map(lambda leaf: leaf[None], one)
+        return params
+
+    def _collect(self, params, acting: ActingState, key, epsilon, shaped_weight):
+        return actings.collect(
+            self.env,
+            self.network_module,
+            params["agents"],
+            acting,
+            key,
+            num_steps=self.rollout_length,
+            epsilon=epsilon,
+            shaped_weight=shaped_weight,
+            with_global_state=self.mixer_module is not None,
+        )
+
+    def update(self, state: ValueState) -> tuple[ValueState, dict[str, jax.Array]]:
+        """One rollout into the replay and the learning from it: pure, to be jitted, the state may be donated.
+
+        Args:
+          state: from `init` or an earlier `update`.
+
+        Returns:
+          The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
+        """
+        key_collect, key_learn, key = jax.random.split(state.key, 3)
+        steps_done = state.update.astype(jnp.float32) * self.steps_per_update
+        rate = anneal(self.learning_rate, 0.0, steps_done / self.total_steps, schedule=self.learning_rate_schedule)
+        epsilon = anneal(self.epsilon, self.epsilon_final, steps_done / jnp.maximum(self.epsilon_steps, 1.0))
+        shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
+        acting, sequences, record = self._collect(
+            state.params, state.rollout.acting, key_collect, epsilon, shaped_weight
+        )
+        replay = add_to_replay(state.rollout.replay, sequences, state.update)
+
+        def learn(networks, replay):
+            return updates.learn(self, networks, replay, key_learn, state.update, rate)
+
+        def wait(networks, replay):
+            metrics = jax.eval_shape(learn, networks, replay)[-1]
+            return networks, replay.priority, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+
+        networks = (state.params, state.target_params, state.optimizer_state)
+        started = steps_done + self.steps_per_update >= self.learning_starts
+        networks, priority, metrics = jax.lax.cond(started, learn, wait, networks, replay)
+        params, target_params, optimizer_state = networks
+        metrics |= episode_metrics(record)
+        metrics |= {"epsilon": epsilon, "learning_rate": rate, "shaped_reward_weight": shaped_weight}
+        state = ValueState(
+            params=params,
+            target_params=target_params,
+            optimizer_state=optimizer_state,
+            rollout=RolloutState(acting=acting, replay=Replay(replay.sequences, priority)),
+            key=key,
+            update=state.update + 1,
+        )
+        return state, metrics
+
+    def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
+        """Memory at the start of an episode for `act`: a dict of `batch_shape + (N, ...)`, empty if feed-forward."""
+        return actings.initial_memory(self.network_module, batch_shape)
+
+    def act(
+        self, params: Any, timestep: TimeStep, memory: Any, key: jax.Array, greedy: bool = True
+    ) -> tuple[jax.Array, Any]:
+        """Chooses the team's actions.
+
+        Args:
+          params: `state.params`.
+          timestep: from the environment; any leading batch axes.
+          memory: from `initial_memory` at the start of an episode, else from the last call.
+          key: consumed; unused when greedy.
+          greedy: take the best actions; else explore with probability `epsilon_final`.
+
+        Returns:
+          `(action [..., N] int32, memory)`.
+        """
+        uniform = None if greedy else jax.random.uniform(key, (2, *timestep.active.shape))
+        return actings.choose(self.network_module, params["agents"], timestep, memory, uniform, self.epsilon_final)

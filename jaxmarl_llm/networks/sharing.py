@@ -1,0 +1,28 @@
+"""The table of who uses which policy, from how users name it."""
+
+from jaxmarl_llm.errors import UserError, unknown_name
+
+
+def sharing_table(sharing: str | tuple[int, ...], num_agents: int) -> tuple[int, ...]:
+    """One policy index for each agent.
+
+    Args:
+      sharing: `"shared"` (one policy for all), `"isolated"` (one an agent), or the table itself.
+      num_agents: N.
+
+    Raises:
+      UserError: unknown name, or a table of the wrong length or with gaps.
+    """
+    if sharing == "shared":
+        return (0,) * num_agents
+    if sharing == "isolated":
+        return tuple(range(num_agents))
+    if isinstance(sharing, str):
+        raise unknown_name("sharing", sharing, ("shared", "isolated"))
+    table = tuple(int(policy) for policy in sharing)
+    if len(table) != num_agents or set(table) != set(range(max(table, default=-1) + 1)):
+        raise UserError(
+            f"sharing={list(table)} must give each of the {num_agents} agents a policy index, "
+            "and the indices must be 0, 1, ... without a gap"
+        )
+    return table
