@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
 from jaxmarl_llm.networks.team_input import TeamInput
@@ -40,8 +41,8 @@ class Branch(nn.Module):
         if self.memory_size:
             memory, x = RecurrentCore(self.memory_size)(memory, x, reset)
         for size in self.hidden_sizes:
-            x = activation(nn.Dense(size, kernel_init=orthogonal(_SQRT2))(x))
-        head = nn.Dense(self.outputs, kernel_init=orthogonal(self.head_scale))
+            x = activation(dense(size, orthogonal(_SQRT2))(x))
+        head = dense(self.outputs, orthogonal(self.head_scale))
         return memory, head(x)
 
 
@@ -98,7 +99,7 @@ class ActorCritic(nn.Module):
         reset, global_state = inputs.reset, inputs.global_state
         if self.central_critic and global_state is not None:
             # The state is the same for all agents: its product is computed once, then told apart by the index.
-            first = nn.Dense(width, kernel_init=orthogonal(_SQRT2), name="critic_input")
+            first = dense(width, orthogonal(_SQRT2), name="critic_input")
             critic_x = first(global_state)[..., None, :]
             critic_x = critic_x + self._embed_agent("critic_agent", (width,), agent_index, critic_x.ndim)
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 
 _SQRT2 = math.sqrt(2.0)
@@ -34,7 +35,7 @@ class DenseInput(nn.Module):
             for leaf, ndim in zip(leaves, self.event_ndims, strict=True)
         ]
         x = flat[0] if len(flat) == 1 else jnp.concatenate(flat, axis=-1)
-        return nn.Dense(sum(self.features), kernel_init=blockwise_orthogonal(self.features, _SQRT2))(x)
+        return dense(sum(self.features), blockwise_orthogonal(self.features, _SQRT2))(x)
 
 
 class FactoredInput(nn.Module):
@@ -50,9 +51,8 @@ class FactoredInput(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> jax.Array:
-        return nn.Dense(sum(self.features), kernel_init=blockwise_orthogonal(self.features, _SQRT2))(
-            one_hot_factors(observation, self.sizes)
-        )
+        x = one_hot_factors(observation, self.sizes)
+        return dense(sum(self.features), blockwise_orthogonal(self.features, _SQRT2))(x)
 
 
 def one_hot_factors(observation: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
@@ -91,7 +91,7 @@ class ConvolutionInput(nn.Module):
         for channels in self.channels:
             x = nn.relu(nn.Conv(channels, (3, 3), kernel_init=orthogonal(_SQRT2))(x))
         x = x.reshape(*batch_shape, -1)
-        return nn.Dense(sum(self.features), kernel_init=blockwise_orthogonal(self.features, _SQRT2))(x)
+        return dense(sum(self.features), blockwise_orthogonal(self.features, _SQRT2))(x)
 
 
 @dataclasses.dataclass(frozen=True)
