@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,10 @@ class ActorCritic(nn.Module):
       activation: `"tanh"` or `"relu"`.
       memory_size: H, of the recurrent core; 0 for a feed-forward network.
       central_critic: the critic reads the global state and the agent's index instead of the observation.
+      action_critic: the critic is central, is told what the other agents do, and has a value for each own action.
     """
+
+    joint: ClassVar[bool] = False
 
     make_input: Callable[[tuple[int, ...]], nn.Module]
     num_actions: int
@@ -69,6 +72,7 @@ class ActorCritic(nn.Module):
     activation: str = "tanh"
     memory_size: int = 0
     central_critic: bool = False
+    action_critic: bool = False
     agent_id: bool = False
 
     @nn.compact
@@ -86,7 +90,8 @@ class ActorCritic(nn.Module):
           agent_index: `[N]` int32.
 
         Returns:
-          `(memory, logits [T, ..., N, A], value [T, ..., N])`; the value is `None` where a central critic was left out.
+          `(memory, logits [T, ..., N, A], value [T, ..., N])`, `[T, ..., N, A]` for a critic of actions; the value is
+          `None` where the critic was left out.
         """
         width, *hidden = self.hidden_sizes
         # One product for both branches where both read the observation.
@@ -97,20 +102,25 @@ class ActorCritic(nn.Module):
         # `split` and not slices: its gradient is one concatenation.
         actor_x, critic_x = (x, x) if self.central_critic else jnp.split(x, 2, axis=-1)
         reset, global_state = inputs.reset, inputs.global_state
-        if self.central_critic and global_state is not None:
+        has_critic = not self.central_critic or global_state is not None
+        if self.action_critic:
+            has_critic &= inputs.action is not None
+        if self.central_critic and has_critic:
             # The state is the same for all agents: its product is computed once, then told apart by the index.
             first = dense(width, orthogonal(_SQRT2), name="critic_input")
             critic_x = first(global_state)[..., None, :]
             critic_x = critic_x + self._embed_agent("critic_agent", (width,), agent_index, critic_x.ndim)
+            if self.action_critic:
+                critic_x = critic_x + self._embed_others(inputs.action, agent_index, width)
 
         actor = self._branch("actor", self.num_actions, tuple(hidden), 0.01)
-        critic = self._branch("critic", 1, tuple(hidden), 1.0)
+        critic = self._branch("critic", self.num_actions if self.action_critic else 1, tuple(hidden), 1.0)
         memory = dict(memory)
         actor_memory, logits = actor(memory.get("actor"), actor_x, reset)
         value = None
-        if not self.central_critic or global_state is not None:
+        if has_critic:
             critic_memory, value = critic(memory.get("critic"), critic_x, reset)
-            value = value[..., 0]
+            value = value if self.action_critic else value[..., 0]
             if self.memory_size:
                 memory["critic"] = critic_memory
         if self.memory_size:
@@ -125,3 +135,11 @@ class ActorCritic(nn.Module):
         table = self.param(name, blockwise_orthogonal(features, 1.0), (self.num_agents, sum(features)))
         rows = table[agent_index]
         return rows.reshape((1,) * (ndim - 2) + rows.shape)
+
+    def _embed_others(self, action: jax.Array, agent_index: jax.Array, width: int) -> jax.Array:
+        """`[T, ..., n, width]`: the same as the one-hot actions of the other agents appended to the critic's input."""
+        shape = (self.num_agents, self.num_actions, width)
+        table = self.param("critic_action", orthogonal(1.0), (math.prod(shape[:2]), width)).reshape(shape)
+        one_hot = jax.nn.one_hot(action, self.num_actions)
+        each = jnp.einsum("...na,naf->...nf", one_hot, table)
+        return jnp.sum(each, axis=-2, keepdims=True) - jnp.take(each, agent_index, axis=-2)

@@ -1,13 +1,40 @@
 """One network module for a team: which agent uses which set of parameters."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.networks.actor_critic import ActorCritic
 from jaxmarl_llm.networks.team_input import TeamInput
+
+
+class TeamModule(Protocol):
+    """What a `TeamNetwork` needs of the Flax module of one policy; `ActorCritic` and `Coordinator` are such modules.
+
+    Its `__call__(memory, inputs, agent_index)` gives `(memory, logits [T, ..., N, A], value [T, ..., N] or None)` for
+    any N; the shapes of its parameters do not depend on N.
+
+    Attributes:
+      memory_size: H, of the recurrent memory; 0 for none.
+      central_critic: the value reads the global state, and is `None` without one.
+      joint: what an agent's outputs are depends on what the others observe.
+    """
+
+    @property
+    def memory_size(self) -> int: ...
+
+    @property
+    def central_critic(self) -> bool: ...
+
+    @property
+    def joint(self) -> bool: ...
+
+    @property
+    def init(self) -> Any: ...
+
+    @property
+    def apply(self) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +48,7 @@ class TeamNetwork:
       policy_of_agent: `N` policy indices: `(0, 0)` shared, `(0, 1)` isolated, `(0, 0, 1)` by group.
     """
 
-    module: ActorCritic
+    module: TeamModule
     policy_of_agent: tuple[int, ...]
 
     @property
@@ -42,7 +69,7 @@ class TeamNetwork:
         """
         # One agent is enough to know the shapes.
         observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
-        memory = jax.tree.map(lambda leaf: leaf[:1], self.initial_memory())
+        memory = self._memory((1,))
         off, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
         inputs = TeamInput(observation=observation, global_state=global_state[None], reset=off, active=~off)
 
@@ -52,19 +79,23 @@ class TeamNetwork:
         return jax.vmap(init_one)(jax.random.split(key, self.num_policies))
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
-        """Memory at the start of an episode: a dict of `batch_shape + (N, H)`, empty for feed-forward networks."""
+        """Memory at the start of an episode: a dict of `batch_shape + (N, H)`, empty for feed-forward networks.
+
+        With several policies of a joint network, `batch_shape + (N, P, H)`: each policy remembers every agent.
+        """
+        policies = (self.num_policies,) if self.module.joint and self.num_policies > 1 else ()
+        return self._memory((*batch_shape, self.num_agents, *policies))
+
+    def _memory(self, shape: tuple[int, ...]) -> dict[str, jax.Array]:
         size = self.module.memory_size
-        if not size:
-            return {}
-        shape = (*batch_shape, self.num_agents, size)
-        return {"actor": jnp.zeros(shape), "critic": jnp.zeros(shape)}
+        return {name: jnp.zeros((*shape, size)) for name in ("actor", "critic")} if size else {}
 
     def apply(self, params: Any, memory: Any, inputs: TeamInput) -> tuple[Any, jax.Array, jax.Array | None]:
         """Evaluates T steps of the whole team.
 
         Args:
           params: as `init` gives.
-          memory: pytree of `[..., N, H]`.
+          memory: as `initial_memory` gives, pytree of `[..., N, H]`.
           inputs: leading axes `[T, ...]`.
 
         Returns:
@@ -73,8 +104,9 @@ class TeamNetwork:
         agent_index = jnp.arange(self.num_agents)
         if self.num_policies == 1:
             own = jax.tree.map(lambda leaf: leaf[0], params)
-            out: Any = self.module.apply({"params": own}, memory, inputs, agent_index)
-            return out
+            return self.module.apply({"params": own}, memory, inputs, agent_index)
+        if self.module.joint:
+            return self._apply_joint(params, memory, inputs, agent_index)
 
         own = jax.tree.map(lambda leaf: leaf[jnp.asarray(self.policy_of_agent)], params)
         time_axis, batch_axis = inputs.reset.ndim - 1, inputs.reset.ndim - 2
@@ -86,8 +118,7 @@ class TeamNetwork:
             inputs = inputs.replace(
                 observation=observation, reset=inputs.reset[..., None], active=inputs.active[..., None]
             )
-            out: Any = self.module.apply({"params": own}, memory, inputs, agent_index[None])
-            memory, logits, value = out
+            memory, logits, value = self.module.apply({"params": own}, memory, inputs, agent_index[None])
             memory = jax.tree.map(lambda leaf: leaf.take(0, axis=batch_axis), memory)
             return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
 
@@ -100,3 +131,17 @@ class TeamNetwork:
             in_axes=(0, batch_axis, input_axes, 0),
             out_axes=(batch_axis, time_axis, time_axis if has_value else None),
         )(own, memory, inputs, agent_index)
+
+    def _apply_joint(self, params, memory, inputs, agent_index):
+        """Every policy sees the whole team; each agent takes its own policy's outputs."""
+
+        def apply_one(params, memory):
+            return self.module.apply({"params": params}, memory, inputs, agent_index)
+
+        memory, logits, value = jax.vmap(apply_one, in_axes=(0, -2), out_axes=(-2, 0, 0))(params, memory)
+
+        def own_rows(leaf, axis):
+            rows = [leaf[policy].take(agent, axis=axis) for agent, policy in enumerate(self.policy_of_agent)]
+            return jnp.stack(rows, axis=axis)
+
+        return memory, own_rows(logits, -2), None if value is None else own_rows(value, -1)

@@ -15,9 +15,11 @@ class TeamInput:
       global_state: `[T, ..., G]` float32 for a central critic; `None` leaves a central critic out.
       reset: `[T, ..., N]` bool, the step is the first of an episode.
       active: `[T, ..., N]` bool, the agent is alive and asked to act.
+      action: `[T, ..., N]` int32, what the agents do, for a critic of actions; `None` leaves such a critic out.
     """
 
     observation: Any
     global_state: jax.Array | None
     reset: jax.Array
     active: jax.Array
+    action: jax.Array | None = None
