@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +63,6 @@ class ActorCritic(nn.Module):
       action_critic: the critic is central, is told what the other agents do, and has a value for each own action.
     """
 
-    joint: ClassVar[bool] = False
-
     make_input: Callable[[tuple[int, ...]], nn.Module]
     num_actions: int
     num_agents: int
@@ -74,6 +72,11 @@ class ActorCritic(nn.Module):
     central_critic: bool = False
     action_critic: bool = False
     agent_id: bool = False
+
+    @property
+    def joint(self) -> bool:
+        """Whether agents see each other; see `TeamModule`."""
+        return False
 
     @nn.compact
     def __call__(
@@ -110,7 +113,7 @@ class ActorCritic(nn.Module):
             first = dense(width, orthogonal(_SQRT2), name="critic_input")
             critic_x = first(global_state)[..., None, :]
             critic_x = critic_x + self._embed_agent("critic_agent", (width,), agent_index, critic_x.ndim)
-            if self.action_critic:
+            if self.action_critic and inputs.action is not None:
                 critic_x = critic_x + self._embed_others(inputs.action, agent_index, width)
 
         actor = self._branch("actor", self.num_actions, tuple(hidden), 0.01)

@@ -1,13 +1,16 @@
 """From a name and an observation space to a network."""
 
+import math
+
 import jax
 
 from jaxmarl_llm.envs.spaces import MultiDiscrete
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.networks.actor_critic import ActorCritic
+from jaxmarl_llm.networks.coordinator import Coordinator
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer
 
-NETWORKS = ("mlp", "cnn", "gru")
+NETWORKS = ("mlp", "cnn", "gru", "coordinator")
 
 
 def build_actor_critic(
@@ -21,7 +24,7 @@ def build_actor_critic(
     gru_size: int = 64,
     central_critic: bool = False,
     agent_id: bool = False,
-) -> ActorCritic:
+) -> ActorCritic | Coordinator:
     """Builds the network of one policy for an observation space.
 
     The first layer follows the space: an embedding sum for `MultiDiscrete` (factored) observations, convolutions for
@@ -31,15 +34,19 @@ def build_actor_critic(
       observation_space: one agent's space, or a pytree of spaces.
       num_actions: A.
       num_agents: N.
-      network: `"mlp"`, `"cnn"` or `"gru"` (the first layer, then a gated recurrent unit, then the other layers).
-      hidden_sizes: widths of the hidden layers, at least one.
-      activation: `"tanh"` or `"relu"`.
+      network: `"mlp"`, `"cnn"`, `"gru"` (the first layer, then a gated recurrent unit, then the other layers) or
+        `"coordinator"` (attention among the agents, see `networks.Coordinator`).
+      hidden_sizes: widths of the hidden layers, at least one; of a coordinator, the width of a token, as often as
+        there are attention layers.
+      activation: `"tanh"` or `"relu"`; a coordinator has `"relu"` always.
       gru_size: H of the recurrent unit.
-      central_critic: the critic reads the global state.
+      central_critic: the critic reads the global state. A coordinator ignores this: its values come from what the whole
+        team observes.
       agent_id: tell the networks the agent's index.
 
     Raises:
-      UserError: unknown network or activation, no hidden layer, or a CNN for an observation that is no image.
+      UserError: unknown network or activation, no hidden layer, layers of several widths in a coordinator, or a CNN for
+        an observation that is no image.
     """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
@@ -61,6 +68,22 @@ def build_actor_critic(
         make_input = InputLayer(FactoredInput, (("sizes", leaves[0].sizes),))
     else:
         make_input = InputLayer(DenseInput, (("event_ndims", tuple(len(leaf.shape) for leaf in leaves)),))
+    if network == "coordinator":
+        width = hidden_sizes[0]
+        if set(hidden_sizes) != {width}:
+            raise UserError(
+                f"the layers of network 'coordinator' have one width, hidden_sizes={tuple(hidden_sizes)} has several: "
+                f"use {(width,) * len(hidden_sizes)}"
+            )
+        return Coordinator(
+            make_input=make_input,
+            num_actions=num_actions,
+            width=width,
+            num_layers=len(hidden_sizes),
+            num_heads=math.gcd(width, 4),
+            agent_id=agent_id,
+            num_agents=num_agents,
+        )
     return ActorCritic(
         make_input=make_input,
         num_actions=num_actions,

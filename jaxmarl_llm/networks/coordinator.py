@@ -75,6 +75,19 @@ class Coordinator(nn.Module):
     heads: tuple[str, ...] = ("policy", "value")
     decoder: bool = False
 
+    # What a `TeamNetwork` asks: agents see each other, and the values need neither global state nor actions.
+    @property
+    def joint(self) -> bool:
+        return True
+
+    @property
+    def central_critic(self) -> bool:
+        return False
+
+    @property
+    def action_critic(self) -> bool:
+        return False
+
     def setup(self):
         if self.width % self.num_heads:
             raise ValueError(f"num_heads must divide the width: {self.num_heads} heads, width {self.width}")

@@ -18,6 +18,7 @@ class TeamModule(Protocol):
     Attributes:
       memory_size: H, of the recurrent memory; 0 for none.
       central_critic: the value reads the global state, and is `None` without one.
+      action_critic: the values are those of an agent's actions, and `None` without the team's actions.
       joint: what an agent's outputs are depends on what the others observe.
     """
 
@@ -26,6 +27,9 @@ class TeamModule(Protocol):
 
     @property
     def central_critic(self) -> bool: ...
+
+    @property
+    def action_critic(self) -> bool: ...
 
     @property
     def joint(self) -> bool: ...
@@ -71,7 +75,10 @@ class TeamNetwork:
         observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
         memory = self._memory((1,))
         off, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
-        inputs = TeamInput(observation=observation, global_state=global_state[None], reset=off, active=~off)
+        action = jnp.zeros((1, self.num_agents), jnp.int32) if self.module.action_critic else None
+        inputs = TeamInput(
+            observation=observation, global_state=global_state[None], reset=off, active=~off, action=action
+        )
 
         def init_one(key):
             return self.module.init(key, memory, inputs, agent_index)["params"]
@@ -90,18 +97,23 @@ class TeamNetwork:
         size = self.module.memory_size
         return {name: jnp.zeros((*shape, size)) for name in ("actor", "critic")} if size else {}
 
-    def apply(self, params: Any, memory: Any, inputs: TeamInput) -> tuple[Any, jax.Array, jax.Array | None]:
+    def apply(
+        self, params: Any, memory: Any, inputs: TeamInput, agent_index: jax.Array | None = None
+    ) -> tuple[Any, jax.Array, jax.Array | None]:
         """Evaluates T steps of the whole team.
 
         Args:
           params: as `init` gives.
           memory: as `initial_memory` gives, pytree of `[..., N, H]`.
-          inputs: leading axes `[T, ...]`.
+          inputs: leading axes `[T, ...]`; `action` names all agents of the team, also where N are only some of them.
+          agent_index: `[N]` int32, numbers of these agents within their team; `0, 1, ...` by default.
 
         Returns:
-          `(memory, logits [T, ..., N, A], value [T, ..., N] or None)`.
+          `(memory, logits [T, ..., N, A], value [T, ..., N])`, `[T, ..., N, A]` for a critic of actions; the value is
+          `None` where the critic was left out.
         """
-        agent_index = jnp.arange(self.num_agents)
+        if agent_index is None:
+            agent_index = jnp.arange(self.num_agents)
         if self.num_policies == 1:
             own = jax.tree.map(lambda leaf: leaf[0], params)
             return self.module.apply({"params": own}, memory, inputs, agent_index)
@@ -120,11 +132,14 @@ class TeamNetwork:
             )
             memory, logits, value = self.module.apply({"params": own}, memory, inputs, agent_index[None])
             memory = jax.tree.map(lambda leaf: leaf.take(0, axis=batch_axis), memory)
-            return memory, logits.take(0, axis=-2), None if value is None else value[..., 0]
+            return memory, logits.take(0, axis=-2), None if value is None else value.take(0, axis=time_axis)
 
         has_value = inputs.global_state is not None or not self.module.central_critic
+        if self.module.action_critic:
+            has_value &= inputs.action is not None
+        # A critic is told the state and the actions of all.
         input_axes: Any = dataclasses.replace(
-            inputs, observation=time_axis, global_state=None, reset=time_axis, active=time_axis
+            inputs, observation=time_axis, global_state=None, reset=time_axis, active=time_axis, action=None
         )
         return jax.vmap(
             apply_one,
