@@ -153,8 +153,8 @@ class TrainConfig:
     """Weight of the environment's shaped reward at the start, where it has one."""
     shaped_reward_horizon: float = 0.0
     """Environment steps over which the shaped reward fades to 0 (0: it does not fade)."""
-    network: Literal["mlp", "cnn", "gru"] = "mlp"
-    """The network: mlp, cnn (grids) or gru (memory)."""
+    network: Literal["mlp", "cnn", "gru", "coordinator"] = "mlp"
+    """The network: mlp, cnn (grids), gru (memory) or coordinator (attention among the agents, who act as one)."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Sizes of the hidden layers."""
     activation: Literal["tanh", "relu"] = "tanh"
