@@ -56,7 +56,9 @@ def test_two_step_game(algorithm, best):
 @pytest.mark.parametrize(("algorithm", "best"), [("vdn", 0.0), ("qmix", 0.0), ("weighted_qmix", 8.0)])
 def test_a_game_without_monotonic_value(algorithm, best):
     make = getattr(algorithms, algorithm)
-    learner = make(QTRAN, rollout_length=4, sharing="isolated", **SETTINGS)
+    # The paper's sizes: very narrow mixers sometimes end in a worse fit that happens to name the best action.
+    sizes = {"embed_dim": 32, "hypernet_size": 64}
+    learner = make(QTRAN, rollout_length=4, sharing="isolated", **SETTINGS | sizes)
     assert (greedy_returns(learner, 700, 10) == best).sum() >= 9
 
 
