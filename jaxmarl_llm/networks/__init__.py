@@ -9,7 +9,7 @@ from jaxmarl_llm.networks.entities import EntityInput
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer, one_hot_factors
 from jaxmarl_llm.networks.random_distillation import RandomDistillation
 from jaxmarl_llm.networks.recurrent import RecurrentCore
-from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.networks.team import TeamModule, TeamNetwork
 from jaxmarl_llm.networks.team_input import TeamInput
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "RandomDistillation",
     "RecurrentCore",
     "TeamInput",
+    "TeamModule",
     "TeamNetwork",
     "attention_maps",
     "build_actor_critic",

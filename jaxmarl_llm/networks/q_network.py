@@ -6,8 +6,10 @@ from typing import Any
 import jax
 from flax import linen as nn
 
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.networks.actor_critic import ActorCritic
 from jaxmarl_llm.networks.build import build_actor_critic
+from jaxmarl_llm.networks.coordinator import Coordinator
 from jaxmarl_llm.networks.initializers import orthogonal
 from jaxmarl_llm.networks.team_input import TeamInput
 
@@ -55,20 +57,24 @@ class QNetwork(ActorCritic):
 
 def build_q_network(
     observation_space, num_actions: int, num_agents: int, *, last_action: bool = False, **settings: Any
-) -> QNetwork:
+) -> QNetwork | Coordinator:
     """Builds the action-value network of one policy.
 
     Args:
       observation_space: one agent's space, or a pytree of spaces.
       num_actions: A.
       num_agents: N.
-      last_action: see `QNetwork`.
+      last_action: see `QNetwork`; a coordinator cannot be told it.
       **settings: `network`, `hidden_sizes`, `activation`, `gru_size`, `agent_id` of `build_actor_critic`.
 
     Raises:
-      UserError: as `build_actor_critic`.
+      UserError: as `build_actor_critic`, and for a coordinator with `last_action`.
     """
     base = build_actor_critic(observation_space, num_actions, num_agents, central_critic=True, **settings)
+    if isinstance(base, Coordinator):
+        if last_action:
+            raise UserError("network 'coordinator' cannot be told the last action: leave last_action out")
+        return base.clone(heads=("q",))
     attributes = {field.name: getattr(base, field.name) for field in dataclasses.fields(base) if field.init}
     del attributes["parent"], attributes["name"]
     return QNetwork(**attributes, last_action=last_action)

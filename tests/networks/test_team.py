@@ -1,0 +1,184 @@
+"""The coordinator as the network of a team, from one pass to an update of each learner."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_environments import DyingAgents, MatchTarget
+
+from jaxmarl_llm import algorithms, make
+from jaxmarl_llm.envs.spaces import Box
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.networks import (
+    Coordinator,
+    EntityInput,
+    InputLayer,
+    TeamInput,
+    TeamNetwork,
+    build_actor_critic,
+)
+
+T, B, N, A, F, H = 2, 5, 3, 7, 11, 13
+PREDICTED = {"ippo": {"num_minibatches": 11, "num_epochs": 1}, "mappo": {"num_minibatches": 11, "num_epochs": 1}}
+REPLAYED = {"batch_size": 13, "gradient_steps": 1, "replay_size": 200}
+
+
+@pytest.fixture(autouse=True)
+def compile_quickly():
+    """Most of the time here is the compiler's."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def learner_of(algorithm, env, **settings):
+    settings = PREDICTED.get(algorithm, REPLAYED) | {"network": "coordinator", "hidden_sizes": (12,)} | settings
+    return getattr(algorithms, algorithm)(env, num_envs=11, rollout_length=7, **settings)
+
+
+def team_input(key, active=True):
+    reset = jnp.zeros((T, B, N), bool)
+    active = jnp.broadcast_to(jnp.asarray(active), reset.shape)
+    return TeamInput(jax.random.normal(key, (T, B, N, F)), None, reset, active)
+
+
+def coordinator(**settings):
+    module = build_actor_critic(Box(-1, 1, (F,)), A, N, network="coordinator", hidden_sizes=(8, 8), agent_id=True)
+    return module.clone(**settings)
+
+
+def params_of(network, key):
+    """One policy's worth of noise for each policy: at the start, the policies are nearly the same."""
+    shapes = jax.eval_shape(network.init, key, jnp.zeros((N, F)), jnp.zeros((2,)))
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes)
+
+
+@pytest.mark.parametrize("memory_size", [0, H])
+def test_isolated_policies_see_the_whole_team(memory_size, key):
+    """Each agent's outputs are those that its policy gives it in a team that uses this policy alone."""
+    table = (1, 0, 1)
+    module = coordinator(memory_size=memory_size)
+    network, alone = TeamNetwork(module, table), TeamNetwork(module, (0, 0, 0))
+    params, inputs = params_of(network, key), team_input(key, [True, True, False])
+    memory, logits, value = jax.jit(network.apply)(params, network.initial_memory((B,)), inputs)
+    assert logits.shape == (T, B, N, A) and value.shape == (T, B, N)
+    for agent, policy in enumerate(table):
+        own = jax.tree.map(lambda leaf, policy=policy: leaf[policy : policy + 1], params)
+        expected = jax.jit(alone.apply)(own, alone.initial_memory((B,)), inputs)
+        np.testing.assert_allclose(logits[:, :, agent], expected[1][:, :, agent], atol=1e-5)
+        np.testing.assert_allclose(value[:, :, agent], expected[2][:, :, agent], atol=1e-5)
+        if memory_size:
+            np.testing.assert_allclose(memory["actor"][:, :, policy], expected[0]["actor"], atol=1e-5)
+
+    def seen(agent):
+        changed = inputs.replace(observation=inputs.observation.at[:, :, agent].add(1.0))
+        after = jax.jit(network.apply)(params, network.initial_memory((B,)), changed)[1]
+        return np.abs(after - logits).max(axis=(0, 1, 3)) > 1e-4
+
+    assert seen(0).all() and seen(1).all()
+    np.testing.assert_array_equal(seen(2), [False, False, True])
+
+
+def test_one_agent_shows_the_shapes_of_all(key):
+    module = coordinator()
+    small = TeamNetwork(module, (0,) * N).init(key, jnp.zeros((N, F)), jnp.zeros((2,)))
+    inputs = jax.tree.map(lambda leaf: leaf[:1, 0], team_input(key))
+    whole = module.init(key, {}, inputs, jnp.arange(N))["params"]
+    assert jax.tree.map(lambda leaf: leaf.shape[1:], small) == jax.tree.map(jnp.shape, whole)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sharing"),
+    [("mappo", (0, 1, 0)), ("vdn", "isolated")],
+)
+def test_every_axis_is_a_different_prime(algorithm, sharing):
+    learner = learner_of(algorithm, MatchTarget(team_size=3, choices=2, max_steps=5), sharing=sharing, agent_id=True)
+    state = jax.jit(learner.init)(jax.random.key(0))
+    before = jax.tree.map(jnp.copy, state.params)
+    shapes = jax.eval_shape(lambda: state)
+    state, metrics = jax.jit(learner.update)(state)
+    assert jax.eval_shape(lambda: state) == shapes
+    assert all(np.isfinite(value).all() for value in jax.tree.leaves(metrics))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(jnp.subtract, state.params, before)):
+        for policy in range(leaf.shape[0]):
+            # Queries, keys and values are one kernel.
+            parts = jnp.split(leaf[policy], 3, axis=-1) if "query_key_value" in str(path) else [leaf[policy]]
+            # A bias of keys adds the same to all scores of a query.
+            parts = parts[::2] if leaf.ndim == 2 and len(parts) == 3 else parts
+            for part in parts:
+                assert float(jnp.abs(part).max()) > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
+
+
+def test_one_agent():
+    learner = learner_of("ippo", MatchTarget(team_size=1, max_steps=5))
+    state, metrics = jax.jit(learner.update)(jax.jit(learner.init)(jax.random.key(0)))
+    assert np.isfinite(metrics["total_loss"])
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["mappo", "iql"])
+def test_what_dead_agents_see_changes_nothing(algorithm):
+    """The dead see, and are shown, numbers that would move any parameter."""
+
+    def outcome(poison):
+        learner = learner_of(algorithm, DyingAgents(team_size=3, max_steps=5, poison=poison))
+        return jax.jit(learner.update)(jax.jit(learner.init)(jax.random.key(0)))
+
+    (state, metrics), (poisoned, poisoned_metrics) = outcome(0.0), outcome(500.0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), state.params, poisoned.params)
+    np.testing.assert_allclose(metrics["total_loss"], poisoned_metrics["total_loss"], rtol=1e-4)
+
+
+def foraging(num_agents, **settings):
+    return make("foraging", num_agents=num_agents, rows=5, columns=5, max_steps=9, **settings)
+
+
+def of_entities(learner):
+    """The learner with one token an entity, whose observations have another length in another team."""
+    env = learner.env
+    groups = ((env.num_foods, 3), (1, 3), (env.num_agents - 1, 3))
+    module = Coordinator(InputLayer(EntityInput, (("groups", groups),)), num_actions=6, width=12)
+    return learner.replace(network_module=TeamNetwork(module, (0,) * env.num_agents))
+
+
+@pytest.mark.parametrize("entities", [False, True])
+def test_parameters_of_three_agents_serve_four(entities):
+    settings = {} if entities else {"grid_observation": True, "sight": 1}
+    small, large = (learner_of("ippo", foraging(size, **settings)) for size in (3, 4))
+    if entities:
+        small, large = of_entities(small), of_entities(large)
+    state = jax.jit(small.init)(jax.random.key(0))
+    # One of the two ways is trained: the compiler takes its time.
+    params = state.params if entities else jax.jit(small.update)(state)[0].params
+    timestep, _ = jax.vmap(large.env.reset)(jax.random.split(jax.random.key(1), 50))
+    act = jax.jit(functools.partial(large.act, greedy=False))
+    action, _ = act(params, timestep, large.initial_memory((50,)), jax.random.key(2))
+    assert action.shape == (50, 4)
+    assert bool(jnp.take_along_axis(timestep.action_mask, action[..., None], axis=-1).all())
+    inputs = TeamInput(timestep.observation[None], None, jnp.zeros((1, 50, 4), bool), jnp.ones((1, 50, 4), bool))
+    _, logits, value = large.network_module.apply(params, {}, inputs)
+    assert bool(jnp.isfinite(logits).all() & jnp.isfinite(value).all())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("ippo", {"hidden_sizes": (8, 16)}, r"has several: use \(8, 8\)"),
+        ("iql", {"last_action": True}, "cannot be told the last action"),
+        ("ippo", {"network": "cordinator"}, "did you mean coordinator"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(algorithm, settings, message):
+    with pytest.raises(UserError, match=message) as error:
+        learner_of(algorithm, MatchTarget(), **settings)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("width", "num_heads"), [(12, 4), (6, 2), (5, 1)])
+def test_heads_divide_the_width(width, num_heads):
+    module = build_actor_critic(Box(-1, 1, (F,)), A, N, network="coordinator", hidden_sizes=(width,))
+    assert (module.num_heads, module.num_layers) == (num_heads, 1)
