@@ -45,3 +45,27 @@ def test_learning_rates(load, capsys, monkeypatch, tmp_path):
     assert np.all(np.nanmean(returns[1, :, -3:], -1) > np.nanmean(returns[0, :, -3:], -1) + 0.3)
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert (tmp_path / "new" / "rates.png").stat().st_size > 10_000
+
+
+def test_the_fitted_critic_does_not_see_an_agents_own_action(load):
+    critic = load("compare_credit").Critic(num_actions=3, outputs=3, scale=2.0)
+    state, action = jax.numpy.ones((7,)), jax.numpy.array([0, 1])
+    params = critic.init(jax.random.key(0), state, action)
+    values = critic.apply(params, state, action)
+    changed = critic.apply(params, state, action.at[0].set(2))
+    np.testing.assert_array_equal(changed[0], values[0])
+    assert values.shape == (2, 3) and np.all(np.abs(changed[1] - values[1]) > 1e-4)
+
+
+@pytest.mark.slow
+def test_compare_credit(load, capsys, tmp_path):
+    sizes = "--steps 2048 --decisions 3 --horizon 2 --episodes 8 --sweeps 2 --replays 2 --reference-replays 3"
+    example = load("compare_credit")
+    comparisons = example.main([*sizes.split(), "--max-steps", "20", "--out", str(tmp_path)])
+    assert [comparison.exact.shape for comparison in comparisons] == [(3, 2)]
+    names = [row.name for row in comparisons[0].rows]
+    assert {"gae", "coma", "counterfactual", "counterfactual_2"} <= set(names)
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0].strip("| ") for line in table[1:]] == names
+    assert (tmp_path / "seed_0" / "credit.png").stat().st_size > 10_000
+    assert example.summary(comparisons * 2).count(" to ") == 2 * len(names)

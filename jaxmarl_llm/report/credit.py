@@ -213,8 +213,11 @@ def _draw(comparison: CreditComparison):
     cost.set_xscale("symlog", linthresh=1)
     for index, row in enumerate(comparison.rows):
         if not math.isnan(row.spearman):
-            cost.plot(row.env_steps, row.spearman, "o", color=COLORS[index % len(COLORS)], label=row.name)
-    cost.legend(fontsize=6, frameon=False, labelcolor=INK)
+            marker = "os^D"[index // len(COLORS) % 4]
+            cost.plot(row.env_steps, row.spearman, marker, color=COLORS[index % len(COLORS)], label=row.name)
     for axes in panels[num_panels:]:
-        axes.set_visible(False)
+        axes.set_axis_off()
+    # A panel that is left over has room for the names.
+    beside = panels[num_panels] if num_panels < len(panels) else cost
+    beside.legend(*cost.get_legend_handles_labels(), loc="upper left", fontsize=7, frameon=False, labelcolor=INK)
     return figure
