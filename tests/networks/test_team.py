@@ -1,6 +1,8 @@
 """The coordinator as the network of a team, from one pass to an update of each learner."""
 
 import functools
+import importlib.util
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +164,19 @@ def test_parameters_of_three_agents_serve_four(entities):
     inputs = TeamInput(timestep.observation[None], None, jnp.zeros((1, 50, 4), bool), jnp.ones((1, 50, 4), bool))
     _, logits, value = large.network_module.apply(params, {}, inputs)
     assert bool(jnp.isfinite(logits).all() & jnp.isfinite(value).all())
+
+
+@pytest.mark.slow
+def test_example_of_another_team_size(capsys):
+    path = Path(__file__).parents[2] / "examples" / "other_team_size.py"
+    spec = importlib.util.spec_from_file_location("other_team_size", path)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    example.main(["--steps", "1920"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("    1,920 steps  return") and len(lines) == 5
+    assert lines[4].startswith("after training: 4 agents (same parameters) gather 0.0")
 
 
 @pytest.mark.parametrize(
