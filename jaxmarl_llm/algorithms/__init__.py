@@ -49,7 +49,17 @@ from jaxmarl_llm.algorithms.offline import (
     conservative_penalty,
     expectile_loss,
 )
-from jaxmarl_llm.algorithms.policy_gradient import LearnerState, PolicyGradient, ippo, mappo, policy_gradient
+from jaxmarl_llm.algorithms.policy_gradient import (
+    LearnerState,
+    PolicyGradient,
+    coma,
+    happo,
+    hatrpo,
+    ippo,
+    mappo,
+    policy_gradient,
+    teamtr,
+)
 from jaxmarl_llm.algorithms.returns import gae, td_lambda
 from jaxmarl_llm.algorithms.rewards import (
     RewardRange,
@@ -111,6 +121,7 @@ __all__ = [
     "clipped_surrogate_loss",
     "clipped_value_loss",
     "coherence_scale",
+    "coma",
     "conjugate_gradient",
     "conservative_penalty",
     "counterfactual_advantage",
@@ -125,6 +136,8 @@ __all__ = [
     "fisher_vector_product",
     "gae",
     "group_relative_advantage",
+    "happo",
+    "hatrpo",
     "history_shaped_reward",
     "init_reward_range",
     "init_value_statistics",
@@ -153,6 +166,7 @@ __all__ = [
     "shapley_values",
     "tabular_q_learning",
     "td_lambda",
+    "teamtr",
     "update_reward_range",
     "update_value_statistics",
     "value_learner",

@@ -99,8 +99,8 @@ def backtracking_line_search(
     step: Any,
     *,
     radius,
-    expected_improvement=0.0,
-    accept_ratio=0.5,
+    expected_improvement: jax.Array | float = 0.0,
+    accept_ratio: float | None = 0.5,
     shrink=0.5,
     max_trials=10,
 ) -> LineSearchResult:
@@ -116,7 +116,7 @@ def backtracking_line_search(
       step: pytree like `params`, the whole step.
       radius: largest divergence.
       expected_improvement: `[]` float, of the whole step; 0 asks for any improvement.
-      accept_ratio: least share of the expected improvement.
+      accept_ratio: least share of the expected improvement; `None` asks for no improvement, only for the radius.
       shrink: factor from one trial to the next.
       max_trials: evaluations before the step is refused.
 
@@ -141,8 +141,9 @@ def backtracking_line_search(
         candidate = jax.tree.map(lambda old, change: (old + fraction * change).astype(old.dtype), params, step)
         new_objective, divergence = evaluate(candidate)
         improvement = new_objective - objective
-        accepted = (divergence <= radius) & (improvement > 0) & jnp.isfinite(improvement)
-        accepted &= improvement >= accept_ratio * fraction * expected_improvement
+        accepted = (divergence <= radius) & jnp.isfinite(improvement)
+        if accept_ratio is not None:
+            accepted &= (improvement > 0) & (improvement >= accept_ratio * fraction * expected_improvement)
         found = LineSearchResult(candidate, accepted, fraction, improvement, divergence)
         return trial + 1, jax.tree.map(lambda new, old: jnp.where(accepted, new, old), found, refused)
 

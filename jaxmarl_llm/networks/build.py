@@ -23,6 +23,7 @@ def build_actor_critic(
     activation: str = "tanh",
     gru_size: int = 64,
     central_critic: bool = False,
+    action_critic: bool = False,
     agent_id: bool = False,
 ) -> ActorCritic | Coordinator:
     """Builds the network of one policy for an observation space.
@@ -42,6 +43,7 @@ def build_actor_critic(
       gru_size: H of the recurrent unit.
       central_critic: the critic reads the global state. A coordinator ignores this: its values come from what the whole
         team observes.
+      action_critic: the critic is told the others' actions and values each own action; it is central.
       agent_id: tell the networks the agent's index.
 
     Raises:
@@ -69,6 +71,8 @@ def build_actor_critic(
     else:
         make_input = InputLayer(DenseInput, (("event_ndims", tuple(len(leaf.shape) for leaf in leaves)),))
     if network == "coordinator":
+        if action_critic:
+            raise UserError("network 'coordinator' has no critic of actions: use network 'mlp', 'cnn' or 'gru'")
         width = hidden_sizes[0]
         if set(hidden_sizes) != {width}:
             raise UserError(
@@ -92,5 +96,6 @@ def build_actor_critic(
         activation=activation,
         memory_size=gru_size if network == "gru" else 0,
         central_critic=central_critic,
+        action_critic=action_critic,
         agent_id=agent_id,
     )

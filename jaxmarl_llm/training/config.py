@@ -84,6 +84,9 @@ Count = Annotated[
 ]
 
 
+Algorithm = Literal["ippo", "mappo", "coma", "happo", "hatrpo", "teamtr", "iql", "vdn", "qmix", "weighted_qmix"]
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """Everything that decides a training run; two runs of one configuration are the same run.
@@ -93,9 +96,10 @@ class TrainConfig:
     """
 
     # What is learned.
-    algorithm: Literal["ippo", "mappo", "iql", "vdn", "qmix", "weighted_qmix"] = "ippo"
-    """The algorithm: ippo (each agent's own critic), mappo (a critic that sees the global state); or action values:
-    iql (each agent its own), vdn (their sum), qmix (mixed by the state), weighted_qmix (with a central value)."""
+    algorithm: Algorithm = "ippo"
+    """The algorithm: ippo (each agent's own critic), mappo (a critic that sees the global state), coma (one that
+    values actions), happo, hatrpo and teamtr (policies one after the other); or action values: iql (each agent its
+    own), vdn (their sum), qmix (mixed by the state), weighted_qmix (with a central value)."""
     algorithm_args: Settings = dataclasses.field(default_factory=dict)
     """Further settings of the algorithm, such as batch_size=64; docs/algorithms.md and docs/value_learning.md list
     them; added to those of the preset."""
@@ -161,8 +165,9 @@ class TrainConfig:
     """Activation of the hidden layers."""
     gru_size: int = 64
     """Size of the memory of the gru network."""
-    sharing: Literal["shared", "isolated"] | tuple[int, ...] = "shared"
-    """Who shares parameters: shared (all), isolated (nobody), or one policy index for each agent, such as 0 0 1."""
+    sharing: Literal["shared", "isolated"] | tuple[int, ...] | None = None
+    """Who shares parameters: shared (all), isolated (nobody), or one policy index for each agent, such as 0 0 1
+    (None: what the algorithm does, isolated for happo, hatrpo and teamtr, else shared)."""
     agent_id: bool = False
     """Whether an agent's index is added to its observation."""
 
@@ -207,8 +212,9 @@ _TYPES = typing.get_type_hints(TrainConfig)
 def learner_settings(config: TrainConfig) -> dict[str, Any]:
     """Every field that is the learner's own, without `algorithm_args` and without what is left to the algorithm."""
     settings = {name: getattr(config, name) for name in FIELDS if name not in _LOOP_FIELDS}
-    if settings["normalize_value"] is None:
-        del settings["normalize_value"]
+    for name in ("normalize_value", "sharing"):
+        if settings[name] is None:
+            del settings[name]
     settings["total_steps"] = float(settings["total_steps"])
     return settings
 
@@ -221,6 +227,8 @@ def _convert(name: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise wrong
         return {str(key): _number_or_text(item) if isinstance(item, str) else item for key, item in value.items()}
+    if name == "sharing" and value is None:
+        return None
     if name in ("hidden_sizes", "sharing") and not isinstance(value, str):
         items = [value] if isinstance(value, int) else value
         if not isinstance(items, Sequence) or not all(type(item) is int for item in items):

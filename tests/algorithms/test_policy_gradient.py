@@ -14,6 +14,8 @@ from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.errors import UserError
 
+# Policies that are not penalised take no notice of the penalty.
+COEFFICIENTS = updates.Coefficients(learning_rate=jnp.ones(()), entropy=jnp.full((), 0.01), penalty=jnp.zeros(3))
 ALGORITHMS = {"ippo": algorithms.ippo, "mappo": algorithms.mappo}
 
 
@@ -83,7 +85,7 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
     head = state.params["critic"]["Dense_1"]
     head["kernel"], head["bias"] = jnp.zeros_like(head["kernel"]), jnp.full_like(head["bias"], 10.0)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(trajectory, last_value, state.value_statistics)
+    samples, _, _ = learner._assess(state, {}, trajectory, last_value)
     assert int(trajectory.done.sum()) == 3 * 2
     if exact:
         np.testing.assert_allclose(samples.advantage, 0.0, atol=1e-5)
@@ -128,11 +130,11 @@ def test_isolated_policies_do_not_touch_each_other():
     learner = algorithms.ippo(env, num_envs=4, rollout_length=10, sharing="isolated", num_minibatches=1)
     state = init(learner)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(trajectory, last_value, state.value_statistics)
+    samples, _, _ = learner._assess(state, {}, trajectory, last_value)
 
     def gradient(samples):
         def loss(params):
-            return updates.surrogate_loss(learner, params, updates.whole_batch(learner, samples, {}), 0.01)[0]
+            return updates.surrogate_loss(learner, params, updates.whole_batch(learner, samples, {}), COEFFICIENTS)[0]
 
         return jax.grad(loss)(state.params)
 

@@ -31,15 +31,12 @@ from jaxmarl_llm.training.config import (
 def test_learner_fields_have_the_learners_names_and_defaults():
     from jaxmarl_llm.algorithms import policy_gradient, value_learner
 
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(policy_gradient).parameters.items()
-        if name not in ("env", "critic")
-    }
+    parameters = inspect.signature(policy_gradient).parameters
     config = TrainConfig()
     ours = learner_settings(config)
-    assert set(ours) == set(parameters) - {"normalize_value"}
-    assert set(learner_settings(TrainConfig(normalize_value=True))) == set(parameters)
+    left_open = {"normalize_value", "sharing"}
+    assert not left_open & set(ours) and set(ours) < set(parameters)
+    assert set(learner_settings(TrainConfig(normalize_value=True, sharing="shared"))) == set(ours) | left_open
     for name, value in ours.items():
         assert value == parameters[name].default, name
     # The value family takes part of the fields, with the same defaults.
@@ -61,6 +58,17 @@ def test_learner_fields_have_the_learners_names_and_defaults():
 def test_settings_that_an_algorithm_does_not_take_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         build_learner(config_from_mapping({"algorithm": "qmix", "env": "two_step"} | values, "my.yaml"))
+
+
+def test_algorithms_that_take_turns_isolate_their_policies():
+    config = TrainConfig(algorithm="teamtr", env="two_step", algorithm_args={"kl_radius": 0.02, "resample": 2})
+    learner = build_learner(config)
+    assert learner.network_module.policy_of_agent == (0, 1)
+    assert (learner.kl_radius, learner.resample, learner.trust_region) == (0.02, 2, "penalty_and_gate")
+    with pytest.raises(UserError, match="all agents share one"):
+        build_learner(TrainConfig(algorithm="happo", env="two_step", sharing="shared"))
+    with pytest.raises(UserError, match="did you mean kl_radius"):
+        build_learner(TrainConfig(algorithm="teamtr", env="two_step", algorithm_args={"kl_radus": 0.02}))
 
 
 def test_settings_of_the_algorithm_reach_the_learner():

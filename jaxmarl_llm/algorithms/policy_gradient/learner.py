@@ -1,5 +1,7 @@
-"""The policy-gradient learner: IPPO and MAPPO are settings of it."""
+"""The policy-gradient learner: IPPO, MAPPO, COMA, HAPPO, HATRPO and TeamTR are settings of it."""
 
+import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -9,12 +11,15 @@ from flax import struct
 from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_mode, categorical_sample, masked_logits
 from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weight
+from jaxmarl_llm.algorithms.policy_gradient import credit
+from jaxmarl_llm.algorithms.policy_gradient import order as turns
 from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_counts, policy_means
+from jaxmarl_llm.algorithms.policy_gradient.role_gradients import agent_gradients
 from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples, Trajectory
-from jaxmarl_llm.algorithms.returns import gae
 from jaxmarl_llm.algorithms.schedules import anneal
+from jaxmarl_llm.algorithms.trust_region import adapt_penalty, occupancy_drift_bound
 from jaxmarl_llm.algorithms.value_normalization import (
     denormalize_value,
     init_value_statistics,
@@ -27,7 +32,7 @@ from jaxmarl_llm.networks.team import TeamNetwork
 
 @struct.dataclass
 class PolicyGradient:
-    """A team of policies trained by policy gradients; build one with `ippo` or `mappo`.
+    """A team of policies trained by policy gradients; build one with a preset such as `ippo`.
 
     A frozen pytree: the float hyper-parameters are leaves, so learners can be vmapped over them; everything that
     shapes the program is static. All methods are pure.
@@ -41,6 +46,20 @@ class PolicyGradient:
       rollout_length: T, steps an environment takes between updates.
       num_epochs: passes over a rollout.
       num_minibatches: gradient steps a pass.
+      credit: whom the advantages credit: `"gae"`, `"coma"` (with a critic of actions), `"counterfactual"` (every other
+        action is tried in the environment), `"difference"` (the reward lost had the agent done `default_action`, then
+        gae) or `"leave_one_out"` (returns over those of the other environments at the same step).
+      trust_region: `"clip"`; `"penalty"`, clip and an adaptive penalty on the divergence; `"gate"`, natural gradient
+        with line search; `"penalty_and_gate"`, as penalty, and then only as far as the radius.
+      update_order: `"simultaneous"` or `"sequential"`, one policy after the other.
+      resample: for sequential updates: `"every"` (a fresh rollout before each policy's turn, TeamTR), a whole number
+        (turns a rollout), `"never"` (all learn from one rollout) or `"importance"` (from one, weighted by the factor
+        of the policies updated before, HAPPO).
+      random_order: whether sequential updates draw the order anew each time.
+      counterfactual_horizon: steps that the team plays on in each branch before the critic's value takes over.
+      counterfactual_replays: replays of each branch.
+      default_action: what an agent does in difference rewards.
+      role_gradient_rows: rows from which the agents' gradients are compared at each update; 0 for no comparison.
       learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_steps`.
       normalize_advantage: standardise advantages within each minibatch and policy.
       normalize_value: the critic predicts returns in units of their running statistics.
@@ -50,6 +69,9 @@ class PolicyGradient:
       discount: discount factor.
       gae_lambda: decay of generalised advantage estimation.
       clip_low, clip_high: clip range of the probability ratio below and above 1.
+      kl_radius: divergence in nats that penalties aim at and gates enforce.
+      penalty_coefficient: weight of the penalty at the start.
+      fisher_damping: added to the diagonal of the Fisher matrix.
       value_clip: largest useful move of a value from its old prediction, in the critic's units; 0 or less turns it off.
       value_coefficient: weight of the value loss.
       entropy_coefficient, entropy_coefficient_final: weight of the entropy bonus at the start and at `total_steps`.
@@ -64,6 +86,15 @@ class PolicyGradient:
     rollout_length: int = struct.field(pytree_node=False)
     num_epochs: int = struct.field(pytree_node=False)
     num_minibatches: int = struct.field(pytree_node=False)
+    credit: str = struct.field(pytree_node=False)
+    trust_region: str = struct.field(pytree_node=False)
+    update_order: str = struct.field(pytree_node=False)
+    resample: str | int = struct.field(pytree_node=False)
+    random_order: bool = struct.field(pytree_node=False)
+    counterfactual_horizon: int = struct.field(pytree_node=False)
+    counterfactual_replays: int = struct.field(pytree_node=False)
+    default_action: int = struct.field(pytree_node=False)
+    role_gradient_rows: int = struct.field(pytree_node=False)
     learning_rate_schedule: str = struct.field(pytree_node=False)
     normalize_advantage: bool = struct.field(pytree_node=False)
     normalize_value: bool = struct.field(pytree_node=False)
@@ -74,6 +105,9 @@ class PolicyGradient:
     gae_lambda: float
     clip_low: float
     clip_high: float
+    kl_radius: float
+    penalty_coefficient: float
+    fisher_damping: float
     value_clip: float
     value_coefficient: float
     entropy_coefficient: float
@@ -85,13 +119,17 @@ class PolicyGradient:
     @property
     def env_groups(self) -> int:
         """Groups of environments that devices may share; minibatches are drawn within them."""
+        if self.trust_region == "gate" or self.credit == "leave_one_out":
+            # Second derivatives, and means over the environments, are taken on one device.
+            return 1
         recurrent = self.network_module.module.memory_size > 0
         return mesh.env_groups(self.num_envs, 1 if recurrent else self.rollout_length, self.num_minibatches)
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one update, `B * T`."""
-        return self.num_envs * self.rollout_length
+        """Environment steps of one update: `B * T` for each rollout."""
+        num_rollouts = math.ceil(self.network_module.num_policies / self.turns_per_rollout)
+        return self.num_envs * self.rollout_length * num_rollouts
 
     def init(self, key: jax.Array) -> LearnerState:
         """Everything that training changes, at the start. The key is consumed."""
@@ -104,6 +142,7 @@ class PolicyGradient:
             params=params,
             optimizer_state=jax.vmap(updates.make_optimizer(self).init)(updates.flatten(params)),
             value_statistics=init_value_statistics((network.num_policies,)),
+            penalty=jnp.full((network.num_policies,), self.penalty_coefficient, jnp.float32),
             rollout=rollout,
             key=key,
             update=jnp.zeros((), jnp.int32),
@@ -123,46 +162,86 @@ class PolicyGradient:
         key_rollout, key_epochs, key = jax.random.split(state.key, 3)
         steps_done = state.update.astype(jnp.float32) * self.steps_per_update
         progress = steps_done / self.total_steps
-        learning_rate = anneal(self.learning_rate, 0.0, progress, schedule=self.learning_rate_schedule)
-        entropy_coefficient = anneal(self.entropy_coefficient, self.entropy_coefficient_final, progress)
+        coefficients = updates.Coefficients(
+            learning_rate=anneal(self.learning_rate, 0.0, progress, schedule=self.learning_rate_schedule),
+            entropy=anneal(self.entropy_coefficient, self.entropy_coefficient_final, progress),
+            penalty=state.penalty,
+        )
         shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
 
-        memory = state.rollout.memory
-        rollout, trajectory, record, last_value = rollouts.collect(
-            self.env,
-            self.network_module,
-            state.params,
-            state.rollout,
-            key_rollout,
-            num_steps=self.rollout_length,
-            shaped_weight=shaped_weight,
-        )
-        samples, value_statistics, explained = self._assess(trajectory, last_value, state.value_statistics)
-        params, optimizer_state, metrics = updates.run_epochs(
-            self,
-            state.params,
-            state.optimizer_state,
-            memory,
-            samples,
-            key_epochs,
-            learning_rate,
-            entropy_coefficient,
-        )
-        metrics |= episode_metrics(record)
-        metrics |= {
-            "explained_variance": explained,
-            "learning_rate": learning_rate,
-            "shaped_reward_weight": shaped_weight,
-        }
+        def fresh(team, key):
+            return self._fresh_batch(team, key, shaped_weight, coefficients)
+
+        team = turns.Team(state.params, state.optimizer_state, state.value_statistics, state.rollout)
+        divergence = None
+        if self.by_turns:
+            team, metrics = turns.take_turns(self, team, fresh, jax.random.fold_in(key_rollout, 1), coefficients)
+            divergence = metrics.pop("policy_divergence")
+        else:
+            team, batch = fresh(team, key_rollout)
+            old = team.params
+            params, optimizer_state, metrics = updates.run_epochs(
+                self, old, team.optimizer_state, batch.memory, batch.samples, key_epochs, coefficients
+            )
+            team = team.replace(params=params, optimizer_state=optimizer_state)
+            metrics |= batch.metrics
+            if self.trust_region != "clip":
+                whole = updates.whole_batch(self, batch.samples, batch.memory)
+                divergence = turns.policy_divergence(self, old, params, whole)
+        penalty = state.penalty
+        if divergence is not None:
+            metrics["agent_divergence"] = divergence[jnp.asarray(self.network_module.policy_of_agent)]
+            metrics["occupancy_drift_bound"] = occupancy_drift_bound(
+                jnp.maximum(divergence, 0.0), discount=self.discount
+            )
+        if self.trust_region in updates.PENALISED and divergence is not None:
+            penalty = adapt_penalty(penalty, divergence, target=self.kl_radius)
+            metrics["penalty"] = penalty.mean()
+        metrics |= {"learning_rate": coefficients.learning_rate, "shaped_reward_weight": shaped_weight}
         state = LearnerState(
-            params=params,
-            optimizer_state=optimizer_state,
-            value_statistics=value_statistics,
-            rollout=rollout,
+            params=team.params,
+            optimizer_state=team.optimizer_state,
+            value_statistics=team.value_statistics,
+            penalty=penalty,
+            rollout=team.rollout,
             key=key,
             update=state.update + 1,
         )
         return state, metrics
+
+    @property
+    def by_turns(self) -> bool:
+        """Whether the policies are updated one after the other."""
+        return self.update_order == "sequential" or self.trust_region in ("gate", "penalty_and_gate")
+
+    @property
+    def turns_per_rollout(self) -> int:
+        """How many policies learn from one rollout."""
+        if self.update_order == "simultaneous" or self.resample in ("never", "importance"):
+            return self.network_module.num_policies
+        return 1 if self.resample == "every" else int(self.resample)
+
+    def _fresh_batch(self, team, key, shaped_weight, coefficients):
+        """A rollout with the team's present policies: `(team, batch)`."""
+        memory = team.rollout.memory
+        rollout, trajectory, record, last_value = rollouts.collect(
+            self.env,
+            self.network_module,
+            team.params,
+            team.rollout,
+            key,
+            num_steps=self.rollout_length,
+            shaped_weight=shaped_weight,
+            branch=credit.brancher(self, team.params, shaped_weight),
+        )
+        samples, value_statistics, explained = self._assess(team, memory, trajectory, last_value)
+        if self.by_turns and self.resample == "importance":
+            samples = dataclasses.replace(samples, factor=jnp.ones(samples.advantage.shape))
+        metrics = episode_metrics(record) | {"explained_variance": explained}
+        if self.role_gradient_rows:
+            metrics |= agent_gradients(self, team.params, memory, samples, coefficients)
+        team = team.replace(rollout=rollout, value_statistics=value_statistics)
+        return team, turns.Batch(memory=memory, samples=samples, metrics=metrics)
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
         """Memory at the start of an episode for `act`: pytree of `batch_shape + (N, H)`, empty if feed-forward."""
@@ -187,23 +266,21 @@ class PolicyGradient:
         logits = masked_logits(logits, timestep.action_mask)
         return categorical_mode(logits) if greedy else categorical_sample(key, logits), memory
 
-    def _assess(self, trajectory: Trajectory, last_value, statistics):
+    def _assess(self, team, memory, trajectory: Trajectory, last_value):
         """Advantages and targets of a rollout, the critic's statistics after it, and the explained variance."""
-        table = self.network_module.policy_of_agent
+        network, statistics = self.network_module, team.value_statistics
+        table = network.policy_of_agent
         next_value = rollouts.next_values(trajectory, last_value)
-        value = trajectory.value
+        value, alternatives, logits = trajectory.value, trajectory.alternatives, None
+        if self.credit in ("coma", "counterfactual"):
+            _, logits, outputs = network.apply(team.params, memory, trajectory.inputs)
+            alternatives = outputs if self.credit == "coma" else alternatives
         if self.normalize_value:
             of_agent = self._of_agent(statistics)
             value, next_value = denormalize_value(of_agent, value), denormalize_value(of_agent, next_value)
-        advantage, target = gae(
-            trajectory.reward,
-            value,
-            next_value,
-            trajectory.terminated,
-            trajectory.boundary,
-            discount=self.discount,
-            gae_lambda=self.gae_lambda,
-        )
+            if self.credit == "coma":
+                alternatives = denormalize_value(jax.tree.map(lambda leaf: leaf[..., None], of_agent), alternatives)
+        advantage, target = credit.assign_credit(self, trajectory, value, next_value, alternatives, logits)
         alive = trajectory.alive[None]
         explained = _explained_variance(target, value, trajectory.alive)
         if self.normalize_value:

@@ -1,12 +1,14 @@
 """Acting: T steps of B environments with the current policies."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.categorical import categorical_from_uniform, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.categorical import at_action, categorical_from_uniform, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.episodes import StepRecord, add_step, init_totals
 from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, Trajectory
 from jaxmarl_llm.envs.base import Environment, TimeStep
@@ -46,6 +48,22 @@ def apply_step(network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput
     return memory, logits[0], None if value is None else value[0]
 
 
+def decide(
+    network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput, action_mask: jax.Array, uniform: jax.Array
+) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    """Samples the team's actions from uniform random numbers `[..., N]`: `(memory, masked logits, action, value)`.
+
+    A critic of actions values the action that was sampled.
+    """
+    after, logits, value = apply_step(network, params, memory, inputs)
+    logits = masked_logits(logits, action_mask)
+    action = categorical_from_uniform(uniform, logits)
+    if network.module.action_critic:
+        after, _, q_values = apply_step(network, params, memory, dataclasses.replace(inputs, action=action))
+        value = at_action(q_values, action)
+    return after, logits, action, value
+
+
 def team_input(timestep: TimeStep, global_state: jax.Array | None, reset: jax.Array | None = None) -> TeamInput:
     """What the networks read of one step; `reset` `[...]` says where it begins an episode (nowhere by default)."""
     alive = alive_before(timestep, reset)
@@ -76,6 +94,7 @@ def collect(
     *,
     num_steps: int,
     shaped_weight: jax.Array,
+    branch: Callable | None = None,
 ) -> tuple[RolloutState, Trajectory, StepRecord, jax.Array]:
     """Runs the policies for T steps; an episode that ends begins anew on the next step.
 
@@ -87,6 +106,7 @@ def collect(
       key: consumed.
       num_steps: T.
       shaped_weight: `[]` float32, weight of the shaped reward.
+      branch: see `credit.brancher`.
 
     Returns:
       `(rollout, trajectory, record, last_value)`; `last_value` `[B, N]` is the value of the time step after the last.
@@ -97,22 +117,25 @@ def collect(
     keys_of_envs = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
 
     def step(rollout: RolloutState, random):
-        uniform, key_step, key_reset = random
+        uniform, key_step, key_reset, key_branch = random
         now = rollout.timestep
         global_state = critic_state(env, network, rollout.env_state)
         inputs = team_input(now, global_state, rollout.reset)
-        memory, logits, value = apply_step(network, params, rollout.memory, inputs)
-        logits = masked_logits(logits, now.action_mask)
-        action = categorical_from_uniform(uniform, logits)
+        memory, logits, action, value = decide(network, params, rollout.memory, inputs, now.action_mask, uniform[:, 0])
+        alive = alive_before(now, rollout.reset)
+        alternatives = None
+        if branch is not None:
+            keys = keys_of_envs(key_branch, index_of_env)
+            alternatives = jax.vmap(branch)(keys, now, rollout.env_state, action, alive)
 
         timestep, env_state = jax.vmap(env.step)(keys_of_envs(key_step, index_of_env), rollout.env_state, action)
-        final_value = _final_value(env, network, params, memory, timestep, env_state)
+        final_value = _final_value(env, network, params, memory, timestep, env_state, uniform[:, -1])
         totals, record = add_step(rollout.totals, timestep, True)
 
         trajectory = Trajectory(
-            inputs=inputs,
+            inputs=dataclasses.replace(inputs, action=action if network.module.action_critic else None),
             action_mask=now.action_mask,
-            alive=alive_before(now, rollout.reset),
+            alive=alive,
             action=action,
             log_prob=categorical_log_prob(logits, action),
             value=value,
@@ -121,6 +144,7 @@ def collect(
             boundary=timestep.boundary,
             done=record.done,
             final_value=final_value,
+            alternatives=alternatives,
         )
         begin = jax.vmap(lambda index, *after: reset_where_done(env, key_reset, *after, index=index))
         timestep, env_state = begin(index_of_env, timestep, env_state)
@@ -134,37 +158,37 @@ def collect(
         return rollout, (trajectory, record)
 
     # Random numbers are drawn for all steps at once: the same work inside the loop costs more than a small network.
-    key_action, key_step, key_reset = jax.random.split(key, 3)
-    draw = jax.vmap(lambda key: jax.random.uniform(key, (num_steps, env.num_agents)), out_axes=1)
+    key_action, key_step, key_reset, key_branch = jax.random.split(key, 4)
+    # The second number of each step is for the value of an action critic where a time limit cuts the episode off.
+    per_step = 2 if network.module.action_critic else 1
+    draw = jax.vmap(lambda key: jax.random.uniform(key, (num_steps + 1, per_step, env.num_agents)), out_axes=1)
+    uniform = draw(keys_of_envs(key_action, index_of_env))
     random = (
-        draw(keys_of_envs(key_action, index_of_env)),
+        uniform[:-1],
         jax.random.split(key_step, num_steps),
         jax.random.split(key_reset, num_steps),
+        jax.random.split(key_branch, num_steps),
     )
     rollout, (trajectory, record) = jax.lax.scan(step, rollout, random)
-    _, _, last_value = evaluate_step(
-        network,
-        params,
-        rollout.memory,
-        rollout.timestep,
-        critic_state(env, network, rollout.env_state),
-        rollout.reset,
-    )
+    now = rollout.timestep
+    inputs = team_input(now, critic_state(env, network, rollout.env_state), rollout.reset)
+    last_value = decide(network, params, rollout.memory, inputs, now.action_mask, uniform[-1, :, 0])[-1]
     return rollout, trajectory, record, last_value
 
 
-def _final_value(env, network, params, memory, timestep, env_state) -> jax.Array:
+def _final_value(env, network, params, memory, timestep, env_state, uniform) -> jax.Array:
     """`[B, N]`, value of the observation where a time limit cut an episode off; computed only on steps with one."""
     cut_off = timestep.truncated[:, None] & ~timestep.terminated
 
-    def evaluate(params, memory, timestep, env_state):
-        return evaluate_step(network, params, memory, timestep, critic_state(env, network, env_state))[2]
+    def evaluate(params, memory, timestep, env_state, uniform):
+        inputs = team_input(timestep, critic_state(env, network, env_state))
+        return decide(network, params, memory, inputs, timestep.action_mask, uniform)[-1]
 
-    def skip(params, memory, timestep, env_state):
-        del params, memory, timestep, env_state
+    def skip(params, memory, timestep, env_state, uniform):
+        del params, memory, timestep, env_state, uniform
         return jnp.zeros(cut_off.shape)
 
-    value = cond_if_any(jnp.any(cut_off), evaluate, skip, params, memory, timestep, env_state)
+    value = cond_if_any(jnp.any(cut_off), evaluate, skip, params, memory, timestep, env_state, uniform)
     return jnp.where(cut_off, value, 0.0)
 
 

@@ -38,6 +38,7 @@ class LearnerState:
       params: pytree with a leading axis P (policies).
       optimizer_state: pytree with a leading axis P.
       value_statistics: `[P]`, running statistics of value targets.
+      penalty: `[P]` float32, weight of the divergence from the policy before the update, where it is penalised.
       rollout: where the environments stand.
       key: the random key of the next update.
       update: `[]` int32, number of updates done.
@@ -46,6 +47,7 @@ class LearnerState:
     params: Any
     optimizer_state: Any
     value_statistics: ValueStatistics
+    penalty: jax.Array
     rollout: RolloutState
     key: jax.Array
     update: jax.Array
@@ -67,6 +69,7 @@ class Trajectory:
       boundary: `[T, B, N]` bool.
       done: `[T, B]` bool.
       final_value: `[T, B, N]` float32, value of the observation that a time limit cut off; 0 where none did.
+      alternatives: `[T, B, N, A]` float32, the team's return had an agent done something else; `None` if not asked for.
     """
 
     inputs: TeamInput
@@ -80,6 +83,7 @@ class Trajectory:
     boundary: jax.Array
     done: jax.Array
     final_value: jax.Array
+    alternatives: jax.Array | None = None
 
 
 @struct.dataclass
@@ -90,8 +94,11 @@ class Samples:
       trajectory: the rows.
       advantage: `[..., N]` float32.
       target: `[..., N]` float32, return to predict, in the critic's (normalised) units.
+      factor: `[..., N]` float32, by which agents that were updated before changed the chance of the joint action
+        (Kuba et al. 2022, HAPPO, eq. 12); `None` for 1.
     """
 
     trajectory: Trajectory
     advantage: jax.Array
     target: jax.Array
+    factor: jax.Array | None = None

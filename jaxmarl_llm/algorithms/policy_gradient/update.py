@@ -11,10 +11,13 @@ from flax import struct
 from jax.flatten_util import ravel_pytree
 
 from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.categorical import categorical_entropy, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.categorical import at_action, categorical_entropy, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import mean_weights, standardize
 from jaxmarl_llm.algorithms.policy_gradient.state import Samples
+
+# Trust regions with a penalty on the divergence in the loss.
+PENALISED = ("penalty", "penalty_and_gate")
 
 
 @struct.dataclass
@@ -26,12 +29,31 @@ class Minibatch:
       acting_weight: `[..., N]` float32; a sum with these weights is the sum over policies of means over acting agents.
       alive_weight: `[..., N]` float32, likewise over agents alive.
       memory: recurrent memory before the first step, pytree of `[B, N, H]`.
+      agent_index: `[N]` int32, which agents of the team these are.
     """
 
     samples: Samples
     acting_weight: jax.Array
     alive_weight: jax.Array
     memory: Any
+    agent_index: jax.Array
+
+
+@struct.dataclass
+class Coefficients:
+    """Numbers of one update.
+
+    Attributes:
+      learning_rate: `[]`, Adam's step size.
+      entropy: `[]`, weight of the entropy bonus.
+      penalty: `[P]`, weight of the divergence from the policy before the update.
+      actor: weight of everything that concerns the policy; 0 trains the critic alone.
+    """
+
+    learning_rate: jax.Array
+    entropy: jax.Array
+    penalty: jax.Array
+    actor: float = 1.0
 
 
 def make_optimizer(learner) -> optax.GradientTransformation:
@@ -39,26 +61,28 @@ def make_optimizer(learner) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
 
 
-def surrogate_loss(learner, params, batch: Minibatch, entropy_coefficient) -> tuple[jax.Array, dict]:
-    """Clipped policy loss, value loss and entropy bonus, averaged within each policy and summed over policies.
+def surrogate_loss(learner, params, batch: Minibatch, coefficients: Coefficients) -> tuple[jax.Array, dict]:
+    """Policy loss, divergence penalty, value loss and entropy bonus: means within each policy, summed over policies.
 
     Args:
       learner: the configuration.
       params: pytree with a leading axis P.
       batch: the rows.
-      entropy_coefficient: `[]` float32.
+      coefficients: of this update.
 
     Returns:
       The loss, and its parts as a flat dict; on several devices, each device's share of the sums.
     """
     network, samples, trajectory = learner.network_module, batch.samples, batch.samples.trajectory
-    _, logits, value = network.apply(params, batch.memory, trajectory.inputs)
+    _, logits, value = network.apply(params, batch.memory, trajectory.inputs, batch.agent_index)
+    value = at_action(value, trajectory.action) if network.module.action_critic else value
     logits = masked_logits(logits, trajectory.action_mask)
     log_prob = categorical_log_prob(logits, trajectory.action)
     entropy = categorical_entropy(logits)
 
+    advantage = samples.advantage if samples.factor is None else samples.advantage * samples.factor
     policy_loss = clipped_surrogate_loss(
-        log_prob, trajectory.log_prob, samples.advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
+        log_prob, trajectory.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
     )
     # A clip of 0 or less means none; an infinite one is the same loss, and keeps the hyper-parameter a traced number.
     clip = jnp.where(jnp.asarray(learner.value_clip) > 0, learner.value_clip, jnp.inf)
@@ -67,10 +91,14 @@ def surrogate_loss(learner, params, batch: Minibatch, entropy_coefficient) -> tu
     log_ratio = log_prob - trajectory.log_prob
     ratio = jnp.exp(log_ratio)
     clipped = (ratio < 1.0 - learner.clip_low) | (ratio > 1.0 + learner.clip_high)
-    of_actor = jnp.stack([policy_loss, entropy, ratio - 1.0 - log_ratio, clipped.astype(jnp.float32)])
+    divergence = ratio - 1.0 - log_ratio
+    if learner.trust_region in PENALISED:
+        policy_loss += coefficients.penalty[jnp.asarray(network.policy_of_agent)][None, None] * divergence
+    of_actor = jnp.stack([policy_loss, entropy, divergence, clipped.astype(jnp.float32)])
     policy_loss, entropy, approximate_kl, clip_fraction = _weighted_sums(of_actor, batch.acting_weight)
     (value_loss,) = _weighted_sums(value_loss[None], batch.alive_weight)
-    loss = policy_loss + learner.value_coefficient * value_loss - entropy_coefficient * entropy
+    loss = coefficients.actor * (policy_loss - coefficients.entropy * entropy)
+    loss += learner.value_coefficient * value_loss
     parts = {
         "total_loss": loss,
         "policy_loss": policy_loss,
@@ -88,7 +116,14 @@ def _weighted_sums(values, weight):
 
 
 def run_epochs(
-    learner, params: Any, optimizer_state: Any, memory: Any, samples: Samples, key: jax.Array, learning_rate, entropy
+    learner,
+    params: Any,
+    optimizer_state: Any,
+    memory: Any,
+    samples: Samples,
+    key: jax.Array,
+    coefficients: Coefficients,
+    agent_index: jax.Array | None = None,
 ) -> tuple[Any, Any, dict]:
     """Epochs of minibatch gradient steps over one rollout.
 
@@ -101,7 +136,8 @@ def run_epochs(
       memory: memory before the rollout's first step, pytree of `[B, N, H]`.
       samples: leading axes `[T, B]`.
       key: consumed.
-      learning_rate, entropy: `[]` float32, of this update.
+      coefficients: of this update.
+      agent_index: `[N]` int32, which agents of the team these are; all of them by default.
 
     Returns:
       `(params, optimizer_state, metrics)`, metrics averaged over all steps.
@@ -110,6 +146,8 @@ def run_epochs(
     recurrent = learner.network_module.module.memory_size > 0
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
+    if agent_index is None:
+        agent_index = jnp.arange(learner.network_module.num_agents)
     optimizer = make_optimizer(learner)
     unflatten = unflattener(params)
 
@@ -121,17 +159,19 @@ def run_epochs(
         batch = Minibatch(
             samples=dataclasses.replace(part, advantage=drawn.pop("advantage")),
             memory=jax.tree.map(lambda leaf: leaf[columns], memory),
+            agent_index=agent_index,
             **drawn,
         )
 
         def loss(params):
-            return surrogate_loss(learner, params, batch, entropy)
+            return surrogate_loss(learner, params, batch, coefficients)
 
         gradient, metrics = jax.grad(loss, has_aux=True)(unflatten(params))
         gradient = mesh.sum_over_devices(flatten(gradient))
         metrics["gradient_norm"] = jnp.mean(jnp.linalg.norm(gradient, axis=-1)) / mesh.num_devices()
+        updates: Any
         updates, optimizer_state = jax.vmap(optimizer.update)(gradient, optimizer_state)
-        return (params - learning_rate * updates, optimizer_state), metrics
+        return (params - coefficients.learning_rate * updates, optimizer_state), metrics
 
     # All draws at once: one sort, and one message between devices instead of one an epoch.
     draw = jax.vmap(lambda key: minibatch_columns(learner, key, num_envs, 1 if recurrent else num_steps))
@@ -179,12 +219,19 @@ def minibatch_columns(learner, key: jax.Array, num_envs: int, columns_per_env: i
     return columns.swapaxes(0, 1).reshape(learner.num_minibatches, -1)
 
 
-def whole_batch(learner, samples: Samples, memory: Any) -> Minibatch:
+def whole_batch(learner, samples: Samples, memory: Any, agent_index: jax.Array | None = None) -> Minibatch:
     """A rollout as one minibatch."""
+    if agent_index is None:
+        agent_index = jnp.arange(learner.network_module.num_agents)
     trajectory = samples.trajectory
     weighed = _weigh(learner, *(leaf[None] for leaf in (samples.advantage, trajectory.inputs.active, trajectory.alive)))
     weighed = jax.tree.map(lambda leaf: leaf[0], weighed)
-    return Minibatch(samples=dataclasses.replace(samples, advantage=weighed.pop("advantage")), memory=memory, **weighed)
+    return Minibatch(
+        samples=dataclasses.replace(samples, advantage=weighed.pop("advantage")),
+        memory=memory,
+        agent_index=agent_index,
+        **weighed,
+    )
 
 
 def _draw(learner, samples: Samples, columns: jax.Array) -> dict[str, jax.Array]:

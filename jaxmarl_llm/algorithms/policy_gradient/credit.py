@@ -1,0 +1,82 @@
+"""Credit: from a rollout to each agent's advantage and the critic's target."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxmarl_llm.algorithms.categorical import at_action, categorical_sample, masked_logits
+from jaxmarl_llm.algorithms.counterfactual import counterfactual_returns
+from jaxmarl_llm.algorithms.credit import counterfactual_advantage, leave_one_out_advantage
+from jaxmarl_llm.algorithms.episodes import shaped_reward
+from jaxmarl_llm.algorithms.policy_gradient.rollout import evaluate_step
+from jaxmarl_llm.algorithms.policy_gradient.state import Trajectory
+from jaxmarl_llm.algorithms.returns import gae, td_lambda
+
+CREDITS = ("gae", "coma", "counterfactual", "difference", "leave_one_out")
+# Those that try each agent's other actions in the environment.
+BRANCHING = ("counterfactual", "difference")
+
+
+def brancher(learner, params: Any, shaped_weight) -> Callable | None:
+    """What `collect` asks at each step of each environment: the team's return had an agent done something else.
+
+    Returns:
+      `(key, timestep, env_state, action, alive) -> [N, A]` float32, or `None` where the credit needs none of it.
+    """
+    if learner.credit not in BRANCHING:
+        return None
+    env, network = learner.env, learner.network_module
+
+    def policy(timestep, key):
+        logits = evaluate_step(network, params, {}, timestep, None)[1]
+        return categorical_sample(key, masked_logits(logits, timestep.action_mask))
+
+    def reward(timestep):
+        return timestep.reward + shaped_weight * shaped_reward(timestep)
+
+    def value(timestep, state):
+        global_state = env.global_state(state) if network.module.central_critic else None
+        return evaluate_step(network, params, {}, timestep, global_state)[2]
+
+    def branch(key, timestep, env_state, action, alive):
+        settings: dict[str, Any] = {"horizon": 0}
+        if learner.credit == "counterfactual":
+            settings = {
+                "horizon": learner.counterfactual_horizon,
+                "num_replays": learner.counterfactual_replays,
+                "bootstrap": value,
+            }
+        return counterfactual_returns(
+            env, policy, key, timestep, env_state, action, discount=learner.discount, alive=alive, reward=reward,
+            **settings,
+        )  # fmt: skip
+
+    return branch
+
+
+def assign_credit(learner, trajectory: Trajectory, value, next_value, alternatives, logits) -> tuple[Any, Any]:
+    """Advantages and targets of a rollout, all `[T, B, N]`, in units of rewards.
+
+    Args:
+      learner: the configuration.
+      trajectory: the rollout.
+      value, next_value: `[T, B, N]` float32, of the steps and of their successors in the same episode.
+      alternatives: `[T, B, N, A]` float32 where the credit compares actions: the critic's action values (COMA), or the
+        returns that `brancher` found.
+      logits: `[T, B, N, A]` float32 of the policy, masked, where alternatives are given.
+
+    Returns:
+      `(advantage, target)`.
+    """
+    reward = trajectory.reward
+    if learner.credit == "difference":
+        reward = at_action(alternatives, trajectory.action) - alternatives[..., learner.default_action]
+    ends = trajectory.terminated, trajectory.boundary
+    advantage, target = gae(reward, value, next_value, *ends, discount=learner.discount, gae_lambda=learner.gae_lambda)
+    if learner.credit == "leave_one_out":
+        returns = td_lambda(reward, next_value, *ends, discount=learner.discount, td_lambda=1.0)
+        advantage = leave_one_out_advantage(returns, axis=1)
+    elif learner.credit in ("coma", "counterfactual"):
+        advantage = counterfactual_advantage(
+            alternatives, logits, trajectory.action, action_mask=trajectory.action_mask
+        )
+    return advantage, target

@@ -1,0 +1,224 @@
+"""One policy after the other: importance factor (HAPPO, HATRPO), stale samples, or fresh rollouts (TeamTR)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm.algorithms.categorical import categorical_kl, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.policy_gradient import update as updates
+from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_means
+from jaxmarl_llm.algorithms.policy_gradient.state import Samples
+from jaxmarl_llm.algorithms.trust_region import (
+    backtracking_line_search,
+    natural_gradient,
+)
+from jaxmarl_llm.networks.team import TeamNetwork
+
+
+@struct.dataclass
+class Batch:
+    """A rollout ready to learn from.
+
+    Attributes:
+      memory: recurrent memory before its first step, pytree of `[B, N, H]`.
+      samples: `[T, B]`.
+      metrics: what the rollout says about the episodes and the critic.
+    """
+
+    memory: Any
+    samples: Samples
+    metrics: dict[str, jax.Array]
+
+
+@struct.dataclass
+class Team:
+    """What changes while the policies take their turns: fields of `LearnerState`."""
+
+    params: Any
+    optimizer_state: Any
+    value_statistics: Any
+    rollout: Any
+
+
+def policy_divergence(learner, params, new_params, batch: updates.Minibatch) -> jax.Array:
+    """`[P]` float32, mean divergence in nats of the new policies from the old ones over the acting agents' steps."""
+    network, trajectory = learner.network_module, batch.samples.trajectory
+
+    def logits(params):
+        _, logits, _ = network.apply(params, batch.memory, trajectory.inputs, batch.agent_index)
+        return masked_logits(logits, trajectory.action_mask)
+
+    divergence = categorical_kl(logits(params), logits(new_params))
+    return policy_means(network.policy_of_agent, divergence[None], trajectory.inputs.active[None])[0]
+
+
+def take_turns(
+    learner, team: Team, fresh: Callable, key: jax.Array, coefficients: updates.Coefficients
+) -> tuple[Team, dict[str, jax.Array]]:
+    """Updates every policy once, each in its turn.
+
+    Args:
+      learner: the configuration.
+      team: before the update.
+      fresh: `(team, key) -> (team, Batch)`, a rollout with the team's present policies.
+      key: consumed.
+      coefficients: of this update, `penalty` `[P]`.
+
+    Returns:
+      The team after the update and the metrics, among them `policy_divergence` `[P]`.
+    """
+    table = learner.network_module.policy_of_agent
+    num_policies = learner.network_module.num_policies
+    key_order, *keys = jax.random.split(key, 3)
+    order = jnp.arange(num_policies)
+    if learner.random_order:
+        order = jax.random.permutation(key_order, num_policies)
+    agents, member = _agents_of_policies(table)
+
+    def turn(carry, inputs):
+        position, policy, key_rollout, key_update = inputs
+        is_fresh = position % learner.turns_per_rollout == 0
+        team, batch = carry
+
+        def roll(team, batch):
+            del batch
+            return fresh(team, key_rollout)
+
+        team, batch = jax.lax.cond(is_fresh, roll, lambda team, batch: (team, batch), team, batch)
+        team, batch, metrics = _update_policy(
+            learner, team, batch, policy, agents[policy], member[policy][None, None], key_update, coefficients
+        )
+        return (team, batch), batch.metrics | metrics
+
+    shapes = jax.eval_shape(fresh, team, keys[0])[1]
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    inputs = (
+        jnp.arange(num_policies),
+        order,
+        jax.random.split(keys[0], num_policies),
+        jax.random.split(keys[1], num_policies),
+    )
+    (team, _), metrics = jax.lax.scan(turn, (team, nothing), inputs)
+    divergence = metrics.pop("divergence")
+    finished = jnp.sum(jnp.where(inputs[0] % learner.turns_per_rollout == 0, metrics["episodes_finished"], 0.0))
+    metrics = {name: jnp.nanmean(value, axis=0) for name, value in metrics.items()}
+    return team, metrics | {
+        "episodes_finished": finished,
+        "policy_divergence": jnp.zeros_like(divergence).at[order].set(divergence),
+    }
+
+
+def _agents_of_policies(table: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """`[P, K]` int32, agents of each policy, filled up to the largest group; `[P, K]` bool, false for the filling."""
+    groups = [[agent for agent, policy in enumerate(table) if policy == p] for p in range(max(table) + 1)]
+    size = max(map(len, groups))
+    filled = [group + group[:1] * (size - len(group)) for group in groups]
+    return jnp.asarray(filled), jnp.asarray([[i < len(group) for i in range(size)] for group in groups])
+
+
+def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, key, coefficients):
+    """One policy's turn, as the learning problem of its K agents alone."""
+    params, optimizer_state = jax.tree.map(lambda leaf: leaf[policy][None], (team.params, team.optimizer_state))
+    memory = jax.tree.map(lambda leaf: leaf[:, agents], batch.memory)
+    samples = _take_agents(batch.samples, agents, member)
+    alone = learner.replace(network_module=TeamNetwork(learner.network_module.module, (0,) * len(agents)))
+    coefficients = dataclasses.replace(coefficients, penalty=coefficients.penalty[policy][None])
+    whole = updates.whole_batch(alone, samples, memory, agents)
+
+    accepted = jnp.ones(())
+    new_params, new_optimizer_state = params, optimizer_state
+    if learner.trust_region == "gate":
+        new_params, accepted = _natural_step(alone, params, whole, coefficients)
+        coefficients = dataclasses.replace(coefficients, actor=0.0)
+    new_params, new_optimizer_state, metrics = updates.run_epochs(
+        alone, new_params, optimizer_state, memory, samples, key, coefficients, agents
+    )
+    if learner.trust_region == "penalty_and_gate":
+        new_params, accepted = _gate(alone, params, new_params, whole)
+        new_optimizer_state = jax.tree.map(
+            lambda new, old: jnp.where(accepted, new, old), new_optimizer_state, optimizer_state
+        )
+    metrics["divergence"] = policy_divergence(alone, params, new_params, whole)[0]
+    metrics["accepted"] = jnp.asarray(accepted, jnp.float32)
+    if learner.resample == "importance":
+        batch, size = _reweigh(alone, new_params, batch, samples, whole, agents)
+        metrics["effective_sample_size"] = size
+    put = jax.tree.map(
+        lambda every, one: every.at[policy].set(one[0]),
+        (team.params, team.optimizer_state),
+        (new_params, new_optimizer_state),
+    )
+    return dataclasses.replace(team, params=put[0], optimizer_state=put[1]), batch, metrics
+
+
+def _take_agents(samples: Samples, agents, member) -> Samples:
+    """Samples `[T, B]` of K agents; agents that only fill a group up count as dead."""
+
+    def take(leaf):
+        return leaf[:, :, agents] if leaf.ndim > 2 else leaf
+
+    trajectory, inputs = samples.trajectory, samples.trajectory.inputs
+    # What a critic reads is the whole team's.
+    shared = {"global_state": inputs.global_state, "action": inputs.action}
+    taken = jax.tree.map(take, dataclasses.replace(inputs, **dict.fromkeys(shared)))
+    taken = dataclasses.replace(taken, active=taken.active & member, **shared)
+    trajectory = jax.tree.map(take, dataclasses.replace(trajectory, inputs=None))
+    trajectory = dataclasses.replace(trajectory, inputs=taken, alive=trajectory.alive & member)
+    return dataclasses.replace(jax.tree.map(take, dataclasses.replace(samples, trajectory=None)), trajectory=trajectory)
+
+
+def _natural_step(learner, params, batch: updates.Minibatch, coefficients):
+    """Trust-region step of the policy (Kuba et al. 2022, HATRPO): `(params, accepted)`."""
+
+    unclipped = learner.replace(clip_low=jnp.inf, clip_high=jnp.inf, value_coefficient=0.0)
+
+    def objective(params):
+        return -updates.surrogate_loss(unclipped, params, batch, coefficients)[0]
+
+    def divergence(new_params):
+        return policy_divergence(learner, params, new_params, batch)[0]
+
+    gradient = jax.grad(objective)(params)
+    step, expected = natural_gradient(
+        divergence, params, gradient, radius=learner.kl_radius, damping=learner.fisher_damping
+    )
+    found = backtracking_line_search(
+        lambda params: (objective(params), divergence(params)),
+        params,
+        step,
+        radius=learner.kl_radius,
+        expected_improvement=expected,
+    )
+    return found.params, found.accepted
+
+
+def _gate(learner, params, new_params, batch: updates.Minibatch):
+    """The longest part of the way to new parameters that stays within the radius: `(params, accepted)`."""
+    step = jax.tree.map(jnp.subtract, new_params, params)
+    found = backtracking_line_search(
+        lambda new: (jnp.zeros(()), policy_divergence(learner, params, new, batch)[0]),
+        params,
+        step,
+        radius=learner.kl_radius,
+        accept_ratio=None,
+    )
+    return found.params, found.accepted
+
+
+def _reweigh(learner, params, batch: Batch, samples: Samples, whole: updates.Minibatch, agents):
+    """The batch with the factor of one more policy's change (HAPPO, eq. 12), and the factor's effective sample size."""
+    trajectory = samples.trajectory
+    _, logits, _ = learner.network_module.apply(params, whole.memory, trajectory.inputs, agents)
+    log_ratio = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
+    log_ratio = jnp.where(trajectory.inputs.active, log_ratio - trajectory.log_prob, 0.0)
+    assert batch.samples.factor is not None
+    factor = batch.samples.factor * jnp.exp(jnp.sum(log_ratio, axis=-1, keepdims=True))
+    weight = factor[..., 0]
+    first, second = mesh.sum_over_devices((jnp.sum(weight), jnp.sum(jnp.square(weight))))
+    size = jnp.square(first) / (second * weight.size * mesh.num_devices())
+    return dataclasses.replace(batch, samples=dataclasses.replace(batch.samples, factor=factor)), size
