@@ -55,7 +55,8 @@ def peer(args, stack):
 def speed(args, layout):
     """Rows for dense and factored observations; every other hyper-parameter as JaxMARL's script has it."""
     total = args.total_steps or 3e5
-    hyper = {"shaped_reward_horizon": 2.5e6, "num_envs": 16, "rollout_length": 128}
+    # JaxMARL compares no gradients of agents.
+    hyper = {"shaped_reward_horizon": 2.5e6, "num_envs": 16, "rollout_length": 128, "role_gradient_rows": 0}
     rows = []
     with contextlib.ExitStack() as stack:
         theirs = peer(args, stack)

@@ -1,0 +1,81 @@
+"""Every learner on every environment: one update runs, every policy learns, no axis is taken for another."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxmarl_llm
+from jaxmarl_llm import algorithms
+
+# Teams and time limits as small as they get; sizes of axes are distinct primes where the environment lets them be.
+ENVIRONMENTS = {
+    "matrix_game": {"game": "climbing", "max_steps": 3},
+    "two_step": {},
+    "grid_4x4": {"max_steps": 5},
+    "grid_race": {"max_steps": 5},
+    "switch_riddle": {"num_agents": 3},
+    "overcooked": {"max_steps": 5},
+    "escape_room": {"max_steps": 5},
+    "foraging": {"max_steps": 5},
+    "warehouse": {"max_steps": 5},
+    "coin_game": {"max_steps": 5},
+}
+BATCH = {"num_envs": 2, "hidden_sizes": (13, 17)}
+GRADIENT = {"rollout_length": 11, "num_minibatches": 1, "num_epochs": 1}
+VALUE = {"rollout_length": 11, "batch_size": 2, "gradient_steps": 1, "replay_size": 22}
+LEARNERS = {
+    "ippo": GRADIENT,
+    "mappo": GRADIENT | {"sharing": "isolated", "network": "gru", "gru_size": 19},
+    "coma": GRADIENT,
+    "happo": GRADIENT,
+    "hatrpo": GRADIENT,
+    "teamtr": GRADIENT,
+    "ippo counterfactual": GRADIENT | {"credit": "counterfactual", "counterfactual_horizon": 2},
+    "ippo coordinator": GRADIENT | {"network": "coordinator", "hidden_sizes": (12,)},
+    "vdn": VALUE,
+    "qmix": VALUE | {"network": "gru", "gru_size": 19},
+    "weighted_qmix": VALUE,
+}
+
+
+def build(environment, learner):
+    try:
+        env = jaxmarl_llm.make(environment, **ENVIRONMENTS[environment])
+    except TypeError:
+        env = jaxmarl_llm.make(environment)
+    settings = BATCH | LEARNERS[learner]
+    return getattr(algorithms, learner.split()[0])(env, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_one_update(environment, learner):
+    learner = build(environment, learner)
+    # Compilation is what takes the time here, and nothing is timed.
+    options = {"xla_backend_optimization_level": 0}
+    key = jax.random.key(0)
+    init = jax.jit(learner.init).lower(key).compile(compiler_options=options)
+    state = init(key)
+    update = jax.jit(learner.update).lower(state).compile(compiler_options=options)
+    new, metrics = state, {}
+    for _ in range(2):
+        new, metrics = update(new)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, state)
+    num_agents = learner.env.num_agents
+    assert metrics["agent_return"].shape == (num_agents,)
+    for name, value in metrics.items():
+        assert value.shape == ((num_agents,) if name.startswith("agent_") else ()), name
+    for leaf in jax.tree.leaves(new.params):
+        assert np.isfinite(leaf).all()
+    moved = {
+        jax.tree_util.keystr(path): bool((old != new).any())
+        for (path, old), new in zip(jax.tree.leaves_with_path(state.params), jax.tree.leaves(new.params), strict=True)
+    }
+    assert all(moved.values()), [name for name, change in moved.items() if not change]
+    timestep, _ = jax.vmap(learner.env.reset)(jax.random.split(key, 5))
+    action, _ = learner.act(new.params, timestep, learner.initial_memory((5,)), key, greedy=False)
+    assert action.shape == (5, num_agents)
+    assert np.take_along_axis(np.asarray(timestep.action_mask), np.asarray(action)[..., None], -1).all()
