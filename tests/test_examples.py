@@ -26,6 +26,7 @@ def load(monkeypatch):
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 def test_ippo_from_functions_reaches_the_best_return(load, capsys):
     example = load("ippo_from_functions")
     returns = example.main(["--steps", "20000", "--seed", "3"])
@@ -35,6 +36,7 @@ def test_ippo_from_functions_reaches_the_best_return(load, capsys):
     assert len(table) == 11 and table[-1].split()[0] == "19,456"
 
 
+@pytest.mark.slow
 def test_learning_rates(load, capsys, monkeypatch, tmp_path):
     example = load("learning_rates")
     monkeypatch.setattr(example, "LEARNING_RATES", (1e-4, 1e-2))
