@@ -12,7 +12,7 @@ from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weigh
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.algorithms.value import acting as actings
 from jaxmarl_llm.algorithms.value import update as updates
-from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay
+from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay, sample_replay, set_priority, take_sequences
 from jaxmarl_llm.algorithms.value.state import ActingState, Replay, RolloutState, ValueState
 from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
@@ -170,17 +170,20 @@ class ValueLearner:
             state.params, state.rollout.acting, key_collect, epsilon, shaped_weight
         )
         replay = add_to_replay(state.rollout.replay, sequences, state.update)
+        # All batches are read at once: a loop that held the replay would make the compiler copy it.
+        index, batches = self._draw(replay, key_learn)
 
-        def learn(networks, replay):
-            return updates.learn(self, networks, replay, key_learn, state.update, rate)
+        def learn(networks, batches, priority):
+            networks, size, metrics = updates.learn(self, networks, batches, state.update, rate)
+            return networks, set_priority(priority, index, size), metrics
 
-        def wait(networks, replay):
-            metrics = jax.eval_shape(learn, networks, replay)[-1]
-            return networks, replay.priority, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+        def wait(networks, batches, priority):
+            metrics = jax.eval_shape(learn, networks, batches, priority)[-1]
+            return networks, priority, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
 
         networks = (state.params, state.target_params, state.optimizer_state)
         started = steps_done + self.steps_per_update >= self.learning_starts
-        networks, priority, metrics = jax.lax.cond(started, learn, wait, networks, replay)
+        networks, priority, metrics = jax.lax.cond(started, learn, wait, networks, batches, replay.priority)
         params, target_params, optimizer_state = networks
         metrics |= episode_metrics(record)
         metrics |= {"epsilon": epsilon, "learning_rate": rate, "shaped_reward_weight": shaped_weight}
@@ -193,6 +196,25 @@ class ValueLearner:
             update=state.update + 1,
         )
         return state, metrics
+
+    def _draw(self, replay: Replay, key: jax.Array):
+        """What the gradient steps of an update read: indices `[G, K]`, and sequences with their weights."""
+
+        def draw(key):
+            return sample_replay(
+                key,
+                replay.priority,
+                self.batch_size,
+                num_groups=self.env_groups,
+                exponent=self.priority_exponent,
+                weight_exponent=self.priority_weight_exponent,
+            )
+
+        index, weight = jax.vmap(draw)(jax.random.split(key, self.gradient_steps))
+        batch_major = take_sequences(replay, index)
+        memory = batch_major.memory
+        time_major = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), batch_major.replace(memory=()))
+        return index, (time_major.replace(memory=memory), weight)
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
         """Memory at the start of an episode for `act`: a dict of `batch_shape + (N, ...)`, empty if feed-forward."""

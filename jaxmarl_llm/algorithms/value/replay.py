@@ -32,11 +32,19 @@ def add_to_replay(replay: Replay, sequences: Any, number: jax.Array) -> Replay:
       sequences: pytree of `[B, ...]`.
       number: `[]` int32, how many were stored before.
     """
-    slot = number % replay.priority.shape[1]
-    store = jax.tree.map(lambda leaf, new: leaf.at[:, slot].set(new), replay.sequences, sequences)
+    num_envs, capacity = replay.priority.shape
     highest = jnp.max(replay.priority, axis=1)
-    highest = jnp.where(highest > 0, highest, 1.0)
-    return Replay(store, replay.priority.at[:, slot].set(highest))
+    new = Replay(sequences, jnp.where(highest > 0, highest, 1.0))
+
+    def put(env, replay):
+        def put_leaf(leaf, new):
+            start = (env, number % capacity, *(0,) * (new.ndim - 1))
+            return jax.lax.dynamic_update_slice(leaf, new[env][None, None], start)
+
+        return jax.tree.map(put_leaf, replay, new)
+
+    # A loop works in place; at one stroke, XLA copies the whole replay wherever it has another shape outside.
+    return jax.lax.fori_loop(0, num_envs, put, replay)
 
 
 def sample_replay(
@@ -78,11 +86,12 @@ def sample_replay(
 
 
 def take_sequences(replay: Replay, index: jax.Array) -> Any:
-    """`[K, ...]`: the sequences at flat indices `[K]`."""
+    """`index.shape + (...)`: the sequences at flat indices of any shape."""
     row, column = jnp.divmod(index, replay.priority.shape[1])
-    return jax.tree.map(lambda leaf: leaf[row, column], replay.sequences)
+    return jax.tree.map(lambda leaf: leaf.at[row, column].get(mode="promise_in_bounds"), replay.sequences)
 
 
 def set_priority(priority: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    """`[B, C]` priorities after those at flat indices `[K]` became `value` `[K]`."""
-    return priority.reshape(-1).at[index].set(jnp.maximum(value, _MIN_PRIORITY)).reshape(priority.shape)
+    """`[B, C]` priorities after those at flat indices became `value`, both of one shape."""
+    index, value = index.reshape(-1), jnp.maximum(value, _MIN_PRIORITY).reshape(-1)
+    return priority.reshape(-1).at[index].set(value).reshape(priority.shape)

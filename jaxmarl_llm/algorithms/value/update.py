@@ -12,8 +12,7 @@ from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.algorithms.mixing import vdn_mix
 from jaxmarl_llm.algorithms.returns import td_lambda
 from jaxmarl_llm.algorithms.value.acting import action_values
-from jaxmarl_llm.algorithms.value.replay import sample_replay, set_priority, take_sequences
-from jaxmarl_llm.algorithms.value.state import Replay, Sequences
+from jaxmarl_llm.algorithms.value.state import Sequences
 
 
 def counting_agents(sequences: Sequences) -> jax.Array:
@@ -154,41 +153,30 @@ def make_optimizer(learner) -> optax.GradientTransformation:
 
 
 def learn(
-    learner, networks: tuple[Any, Any, Any], replay: Replay, key: jax.Array, update, rate
+    learner, networks: tuple[Any, Any, Any], batches: tuple[Sequences, jax.Array], update: jax.Array, rate
 ) -> tuple[tuple[Any, Any, Any], jax.Array, dict]:
     """The gradient steps of one update.
 
     Args:
       learner: the configuration.
       networks: `(params, target_params, optimizer_state)`, dicts as in `ValueState`.
-      replay: at least one sequence is stored.
-      key: consumed.
+      batches: what each of G gradient steps reads: sequences of leaves `[G, T + 1, K, ...]` (memory `[G, K, ...]`), and
+        importance weights `[G, K]`.
       update: `[]` int32, number of updates done.
       rate: `[]` float32, learning rate.
 
     Returns:
-      `(networks, priority, metrics)`, metrics averaged over the steps.
+      `(networks, size, metrics)`: mean absolute error of each sequence `[G, K]`, and metrics averaged over the steps.
     """
     optimizer = make_optimizer(learner)
     policy_of_agent = jnp.asarray(learner.network_module.policy_of_agent)
 
-    def gradient_step(carry, inputs):
-        (params, target_params, optimizer_state), priority = carry
-        key, number = inputs
-        index, weight = sample_replay(
-            key,
-            priority,
-            learner.batch_size,
-            num_groups=learner.env_groups,
-            exponent=learner.priority_exponent,
-            weight_exponent=learner.priority_weight_exponent,
-        )
-        batch = take_sequences(replay, index)
-        time_major = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), batch.replace(memory=()))
-        batch = time_major.replace(memory=batch.memory)
+    def gradient_step(networks, inputs):
+        params, target_params, optimizer_state = networks
+        (sequences, weight), number = inputs
 
         def loss(params):
-            return td_loss(learner, params, target_params, batch, weight)
+            return td_loss(learner, params, target_params, sequences, weight)
 
         gradient, (size, metrics) = jax.grad(loss, has_aux=True)(params)
         gradient, metrics = mesh.sum_over_devices((gradient, metrics))
@@ -208,9 +196,8 @@ def learn(
             target_params,
             params,
         )
-        return ((params, target_params, optimizer_state), set_priority(priority, index, size)), metrics
+        return (params, target_params, optimizer_state), (size, metrics)
 
     numbers = update * learner.gradient_steps + 1 + jnp.arange(learner.gradient_steps)
-    keys = jax.random.split(key, learner.gradient_steps)
-    (networks, priority), metrics = jax.lax.scan(gradient_step, (networks, replay.priority), (keys, numbers))
-    return networks, priority, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
+    networks, (size, metrics) = jax.lax.scan(gradient_step, networks, (batches, numbers))
+    return networks, size, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
