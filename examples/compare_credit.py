@@ -22,9 +22,8 @@ import numpy as np
 import optax
 
 import jaxmarl_llm
-from jaxmarl_llm import algorithms
+from jaxmarl_llm import algorithms, report
 from jaxmarl_llm.algorithms.policy_gradient.rollout import evaluate_step
-from jaxmarl_llm.report import compare_credit, write_credit_report
 
 # 40 steps, the default horizon, hold 99 % of the weight at this discount.
 DISCOUNT, TD_LAMBDA = 0.9, 0.8
@@ -89,7 +88,7 @@ def state_features(env, state):
 
 def play(env, policy, num_envs, key):
     """Whole episodes of B teams: features `[T, B, G]`, actions and rewards `[T, B, N]`. The key is consumed."""
-    act = algorithms.sampling_policy(policy)
+    act = report.sampling_policy(policy)
 
     def episode(key):
         key_reset, key_steps = jax.random.split(key)
@@ -192,13 +191,11 @@ def compare(env, options, seed):
         return action_critic.apply(q_params, state_features(env, state), action)
 
     settings = {"horizon": options.horizon, "discount": DISCOUNT}
-    estimators = algorithms.credit_estimators(
-        env, policy, value=value, q_values=q_values, default_action=STAY, **settings
-    )
-    more = algorithms.credit_estimators(env, policy, num_replays=options.replays, **settings)
+    estimators = report.credit_estimators(env, policy, value=value, q_values=q_values, default_action=STAY, **settings)
+    more = report.credit_estimators(env, policy, num_replays=options.replays, **settings)
     estimators[f"counterfactual_{options.replays}"] = more["counterfactual"]
-    decisions = jax.jit(lambda key: algorithms.visited_decisions(env, policy, key, options.decisions))(key_decide)
-    return compare_credit(
+    decisions = jax.jit(lambda key: report.visited_decisions(env, policy, key, options.decisions))(key_decide)
+    return report.compare_credit(
         env,
         policy,
         decisions,
@@ -244,7 +241,7 @@ def main(arguments=None):
     comparisons = []
     for seed in range(options.seeds):
         comparisons.append(compare(env, options, seed))
-        write_credit_report(comparisons[-1], options.out / f"seed_{seed}")
+        report.write_credit_report(comparisons[-1], options.out / f"seed_{seed}")
     print(f"\n{summary(comparisons)}\n\n{options.out}")
     return comparisons
 

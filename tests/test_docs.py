@@ -57,13 +57,17 @@ def module(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", {})
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
-    # Most of the time here is the compiler's.
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield module
-    jax.config.update("jax_disable_most_optimizations", False)
+    return module
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=page_id)
+SLOW = ("algorithms", "networks")
+
+
+def marked(page):
+    return pytest.param(page, marks=pytest.mark.slow) if page.stem in SLOW else page
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(blocks(page, "python"))], ids=page_id)
 def test_python_runs(page, module):
     for marker, line, text in blocks(page, "python"):
         if is_left_out(marker):

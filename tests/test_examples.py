@@ -21,9 +21,7 @@ def load(monkeypatch):
         spec.loader.exec_module(module)
         return module
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield load
-    jax.config.update("jax_disable_most_optimizations", False)
+    return load
 
 
 @pytest.mark.slow

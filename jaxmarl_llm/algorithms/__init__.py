@@ -25,12 +25,6 @@ from jaxmarl_llm.algorithms.credit import (
     sampled_shapley_values,
     shapley_values,
 )
-from jaxmarl_llm.algorithms.credit_estimators import (
-    Decision,
-    credit_estimators,
-    sampling_policy,
-    visited_decisions,
-)
 from jaxmarl_llm.algorithms.diagnostics import (
     CliffReport,
     RoleGradientReport,
@@ -94,7 +88,6 @@ from jaxmarl_llm.algorithms.value_normalization import (
 
 __all__ = [
     "CliffReport",
-    "Decision",
     "LearnerState",
     "LineSearchResult",
     "PolicyGradient",
@@ -127,7 +120,6 @@ __all__ = [
     "counterfactual_advantage",
     "counterfactual_baseline",
     "counterfactual_returns",
-    "credit_estimators",
     "denormalize_value",
     "detect_cliff",
     "difference_reward",
@@ -162,7 +154,6 @@ __all__ = [
     "replay",
     "role_gradient_report",
     "sampled_shapley_values",
-    "sampling_policy",
     "shapley_values",
     "tabular_q_learning",
     "td_lambda",
@@ -172,6 +163,5 @@ __all__ = [
     "value_learner",
     "vdn",
     "vdn_mix",
-    "visited_decisions",
     "weighted_qmix",
 ]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.credit import CreditRow as CreditRow
     from jaxmarl_llm.report.credit import compare_credit as compare_credit
     from jaxmarl_llm.report.credit import write_credit_report as write_credit_report
+    from jaxmarl_llm.report.estimators import Decision as Decision
+    from jaxmarl_llm.report.estimators import credit_estimators as credit_estimators
+    from jaxmarl_llm.report.estimators import sampling_policy as sampling_policy
+    from jaxmarl_llm.report.estimators import visited_decisions as visited_decisions
     from jaxmarl_llm.report.metrics import RunMetrics as RunMetrics
     from jaxmarl_llm.report.metrics import read_metrics as read_metrics
     from jaxmarl_llm.report.plots import write_plots as write_plots
@@ -24,13 +28,17 @@ if TYPE_CHECKING:
 _HOMES = {
     "CreditComparison": "jaxmarl_llm.report.credit",
     "CreditRow": "jaxmarl_llm.report.credit",
+    "Decision": "jaxmarl_llm.report.estimators",
     "Episode": "jaxmarl_llm.report.animation",
     "RunMetrics": "jaxmarl_llm.report.metrics",
     "bootstrap_interval": "jaxmarl_llm.report.statistics",
     "compare_credit": "jaxmarl_llm.report.credit",
+    "credit_estimators": "jaxmarl_llm.report.estimators",
     "plot_attention": "jaxmarl_llm.report.attention",
     "read_metrics": "jaxmarl_llm.report.metrics",
     "record_episode": "jaxmarl_llm.report.animation",
+    "sampling_policy": "jaxmarl_llm.report.estimators",
+    "visited_decisions": "jaxmarl_llm.report.estimators",
     "write_credit_report": "jaxmarl_llm.report.credit",
     "write_episode_gif": "jaxmarl_llm.report.animation",
     "write_plots": "jaxmarl_llm.report.plots",

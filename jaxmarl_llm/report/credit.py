@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from jaxmarl_llm.algorithms.credit_estimators import Decision, Estimator, credit_estimators
+from jaxmarl_llm.report.estimators import Decision, Estimator, credit_estimators
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure, style_axes
 from jaxmarl_llm.report.statistics import mean_without_nan
 

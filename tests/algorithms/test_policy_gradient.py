@@ -212,6 +212,7 @@ def test_learns_to_match(algorithm):
     assert float(metrics["episode_return"]) > 9.0
 
 
+@pytest.mark.slow
 def test_only_a_memory_solves_the_cue():
     def final_return(network):
         learner = algorithms.ippo(
@@ -266,7 +267,7 @@ def test_a_start_needs_no_lapack(network):
         ({"activation": "gelu"}, "unknown activation"),
         ({"learning_rate_schedule": "lin"}, "did you mean linear"),
         ({"network": "gru", "gru_size": 0}, "gru_size must be at least 1"),
-        ({"num_envs": 0}, "num_envs must be at least 1"),
+        ({"num_envs": 0}, "num_envs must be a whole number of at least 1"),
         ({"hidden_sizes": ()}, "hidden_sizes needs at least one"),
     ],
 )

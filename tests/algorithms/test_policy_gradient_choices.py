@@ -205,7 +205,7 @@ def test_agents_gradients_add_up(sharing):
         ({"credit": "coma"}, "go together"),
         ({"credit": "shapely"}, "unknown credit"),
         ({"update_order": "sequential"}, "all agents share one"),
-        ({"trust_region": "gate", "kl_radius": -1.0}, "kl_radius must be positive"),
+        ({"trust_region": "gate", "kl_radius": -1.0}, "kl_radius must be above 0"),
         ({"credit": "counterfactual", "network": "gru"}, "without memory"),
         ({"resample": "often"}, "unknown resample"),
         ({"credit": "leave_one_out", "num_envs": 1}, "at least 2"),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from toy_environments import ConstantReward, DyingAgents, MatchTarget, RememberCue
 
@@ -18,15 +19,8 @@ from jaxmarl_llm.networks.team_input import TeamInput
 
 ALGORITHMS = {name: getattr(algorithms, name) for name in ("iql", "vdn", "qmix", "weighted_qmix")}
 SMALL = {"num_envs": 4, "rollout_length": 11, "gradient_steps": 2, "batch_size": 8, "replay_size": 200}
+SMALL |= {"role_gradient_rows": 0}
 SMALL |= {"hidden_sizes": (16,), "embed_dim": 4, "hypernet_size": 8, "central_hidden_sizes": (8,)}
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    """Most of the time here is the compiler's."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def init(learner, seed=0):
@@ -222,6 +216,32 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
         for policy in range(leaf.shape[0]):
             assert float(jnp.abs(leaf[policy]).max()) > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
     jax.tree.map(np.testing.assert_array_equal, state.params, state.target_params)
+
+
+@pytest.mark.parametrize("sharing", ["shared", "isolated"])
+@pytest.mark.parametrize("algorithm", ["iql", "qmix"])
+def test_agents_gradients_add_up(algorithm, sharing):
+    env = MatchTarget(team_size=2, max_steps=5)
+    learner = ALGORITHMS[algorithm](env, sharing=sharing, **SMALL | {"role_gradient_rows": 44})
+    state = init(learner)
+    _, sequences, _ = jax.jit(learner._collect)(state.params, state.rollout.acting, jax.random.key(1), 1.0, 0.0)
+    batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences), jnp.ones(4)
+
+    @jax.jit
+    def gradient(params):
+        return jax.grad(lambda params: updates.td_loss(learner, params, state.target_params, *batch)[0])(params)
+
+    networks = (state.params, state.target_params, state.optimizer_state)
+    report = jax.jit(functools.partial(updates.agent_gradients, learner))(networks, batch)
+    norm, cosine = report["agent_gradient_norm"], report["agent_gradient_cosine"]
+    of_policy = jax.vmap(optax.tree.norm)(gradient(state.params)["agents"])
+    np.testing.assert_allclose(report["agent_gradient_share"], norm / norm.sum(), rtol=1e-5)
+    if sharing == "isolated":
+        np.testing.assert_allclose(norm, of_policy, rtol=1e-4)
+    else:
+        # The shared network's gradient is the sum of the agents'.
+        square = norm[0] ** 2 + norm[1] ** 2 + 2 * norm[0] * norm[1] * cosine[0]
+        np.testing.assert_allclose(jnp.sqrt(square), of_policy[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("team_size", "num_envs"), [(1, 1), (2, 1), (1, 3)])

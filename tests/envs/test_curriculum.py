@@ -132,6 +132,7 @@ def train(env, updates):
     return run(state)
 
 
+@pytest.mark.slow
 def test_curriculum_solves_what_plain_training_cannot():
     updates = 80
     _, plain = train(Corridor(), updates)

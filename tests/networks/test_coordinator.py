@@ -27,14 +27,6 @@ INPUT = InputLayer(DenseInput, (("event_ndims", (1,)),))
 FULL = {"num_layers": 2, "memory_size": H, "memory_tokens": 3}
 
 
-@pytest.fixture(autouse=True)
-def compile_quickly(request):
-    """Most of the time here is the compiler's."""
-    jax.config.update("jax_disable_most_optimizations", "partner_toy" not in request.fixturenames)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def coordinator(**settings):
     return Coordinator(INPUT, A, width=16, **settings)
 
@@ -406,6 +398,7 @@ def partner_toy():
     return module
 
 
+@pytest.mark.slow
 def test_critic_finds_the_one_relevant_partner_of_five(partner_toy, key):
     key_train, key_test = jax.random.split(key)
     untrained = partner_toy.train(key_train, steps=1)

@@ -27,14 +27,6 @@ PREDICTED = {"ippo": {"num_minibatches": 11, "num_epochs": 1}, "mappo": {"num_mi
 REPLAYED = {"batch_size": 13, "gradient_steps": 1, "replay_size": 200}
 
 
-@pytest.fixture(autouse=True)
-def compile_quickly():
-    """Most of the time here is the compiler's."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def learner_of(algorithm, env, **settings):
     settings = PREDICTED.get(algorithm, REPLAYED) | {"network": "coordinator", "hidden_sizes": (12,)} | settings
     return getattr(algorithms, algorithm)(env, num_envs=11, rollout_length=7, **settings)
@@ -147,6 +139,7 @@ def of_entities(learner):
     return learner.replace(network_module=TeamNetwork(module, (0,) * env.num_agents))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entities", [False, True])
 def test_parameters_of_three_agents_serve_four(entities):
     settings = {} if entities else {"grid_observation": True, "sight": 1}

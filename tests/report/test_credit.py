@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_llm import algorithms as alg
-from jaxmarl_llm import make
+from jaxmarl_llm import make, report
 from jaxmarl_llm.report import compare_credit, write_credit_report
 from jaxmarl_llm.report.credit import _mean_correlation
 
@@ -16,8 +15,8 @@ def test_comparison_on_the_climbing_game(tmp_path):
     payoff = jnp.asarray(env.payoff_tensor()[..., 0])
     logits = jnp.log(jnp.array([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3]]))
     policy = lambda timestep: logits  # noqa: E731
-    decisions = alg.visited_decisions(env, policy, jax.random.key(0), num)
-    estimators = alg.credit_estimators(
+    decisions = report.visited_decisions(env, policy, jax.random.key(0), num)
+    estimators = report.credit_estimators(
         env,
         policy,
         horizon=0,

@@ -74,7 +74,8 @@ class PolicyGradient:
       fisher_damping: added to the diagonal of the Fisher matrix.
       value_clip: largest useful move of a value from its old prediction, in the critic's units; 0 or less turns it off.
       value_coefficient: weight of the value loss.
-      entropy_coefficient, entropy_coefficient_final: weight of the entropy bonus at the start and at `total_steps`.
+      entropy_coefficient, entropy_coefficient_final: weight of the entropy bonus at the start and at `total_steps`;
+        `None` keeps it constant.
       shaped_reward_coefficient: weight of `info["shaped_reward"]`.
       shaped_reward_horizon: environment steps over which that weight falls to 0; 0 keeps it.
       total_steps: environment steps of the whole run, for the schedules.
@@ -82,39 +83,39 @@ class PolicyGradient:
 
     env: Environment = struct.field(pytree_node=False)
     network_module: TeamNetwork = struct.field(pytree_node=False)
-    num_envs: int = struct.field(pytree_node=False)
-    rollout_length: int = struct.field(pytree_node=False)
-    num_epochs: int = struct.field(pytree_node=False)
-    num_minibatches: int = struct.field(pytree_node=False)
-    credit: str = struct.field(pytree_node=False)
-    trust_region: str = struct.field(pytree_node=False)
-    update_order: str = struct.field(pytree_node=False)
-    resample: str | int = struct.field(pytree_node=False)
-    random_order: bool = struct.field(pytree_node=False)
-    counterfactual_horizon: int = struct.field(pytree_node=False)
-    counterfactual_replays: int = struct.field(pytree_node=False)
-    default_action: int = struct.field(pytree_node=False)
-    role_gradient_rows: int = struct.field(pytree_node=False)
-    learning_rate_schedule: str = struct.field(pytree_node=False)
-    normalize_advantage: bool = struct.field(pytree_node=False)
-    normalize_value: bool = struct.field(pytree_node=False)
-    learning_rate: float
-    adam_epsilon: float
-    max_grad_norm: float
-    discount: float
-    gae_lambda: float
-    clip_low: float
-    clip_high: float
-    kl_radius: float
-    penalty_coefficient: float
-    fisher_damping: float
-    value_clip: float
-    value_coefficient: float
-    entropy_coefficient: float
-    entropy_coefficient_final: float
-    shaped_reward_coefficient: float
-    shaped_reward_horizon: float
-    total_steps: float
+    num_envs: int = struct.field(pytree_node=False, default=16)
+    rollout_length: int = struct.field(pytree_node=False, default=128)
+    num_epochs: int = struct.field(pytree_node=False, default=4)
+    num_minibatches: int = struct.field(pytree_node=False, default=4)
+    credit: str = struct.field(pytree_node=False, default="gae")
+    trust_region: str = struct.field(pytree_node=False, default="clip")
+    update_order: str = struct.field(pytree_node=False, default="simultaneous")
+    resample: str | int = struct.field(pytree_node=False, default="every")
+    random_order: bool = struct.field(pytree_node=False, default=True)
+    counterfactual_horizon: int = struct.field(pytree_node=False, default=8)
+    counterfactual_replays: int = struct.field(pytree_node=False, default=1)
+    default_action: int = struct.field(pytree_node=False, default=0)
+    role_gradient_rows: int = struct.field(pytree_node=False, default=128)
+    learning_rate_schedule: str = struct.field(pytree_node=False, default="linear")
+    normalize_advantage: bool = struct.field(pytree_node=False, default=True)
+    normalize_value: bool = struct.field(pytree_node=False, default=False)
+    learning_rate: float = 2.5e-4
+    adam_epsilon: float = 1e-5
+    max_grad_norm: float = 0.5
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    kl_radius: float = 0.01
+    penalty_coefficient: float = 1.0
+    fisher_damping: float = 0.1
+    value_clip: float = 0.2
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.01
+    entropy_coefficient_final: float | None = None
+    shaped_reward_coefficient: float = 1.0
+    shaped_reward_horizon: float = 0.0
+    total_steps: float = 1e6
 
     @property
     def env_groups(self) -> int:
@@ -162,9 +163,12 @@ class PolicyGradient:
         key_rollout, key_epochs, key = jax.random.split(state.key, 3)
         steps_done = state.update.astype(jnp.float32) * self.steps_per_update
         progress = steps_done / self.total_steps
+        entropy = self.entropy_coefficient
+        if self.entropy_coefficient_final is not None:
+            entropy = anneal(entropy, self.entropy_coefficient_final, progress)
         coefficients = updates.Coefficients(
             learning_rate=anneal(self.learning_rate, 0.0, progress, schedule=self.learning_rate_schedule),
-            entropy=anneal(self.entropy_coefficient, self.entropy_coefficient_final, progress),
+            entropy=entropy,
             penalty=state.penalty,
         )
         shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
+from jaxmarl_llm.algorithms.diagnostics import agent_gradient_metrics
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.state import Samples
 
@@ -27,8 +26,7 @@ def agent_gradients(
       coefficients: of this update.
 
     Returns:
-      `agent_gradient_norm`, `agent_gradient_share` (of the sum of norms) and `agent_gradient_cosine` (mean over the
-      other agents; 0 without any), all `[N]`.
+      Metrics, see `diagnostics.agent_gradient_metrics`.
     """
     num_steps, num_envs = samples.advantage.shape[:2]
     if learner.network_module.module.memory_size:
@@ -51,10 +49,4 @@ def agent_gradients(
         # Other policies' gradients are zero.
         return updates.flatten(loss).sum(0)
 
-    report = role_gradient_report(mesh.sum_over_devices(jax.vmap(gradient)(jnp.arange(num_agents))))
-    others = (jnp.sum(report.cosine, axis=-1) - jnp.diagonal(report.cosine)) / max(num_agents - 1, 1)
-    return {
-        "agent_gradient_norm": report.norm,
-        "agent_gradient_share": report.mass_share,
-        "agent_gradient_cosine": others,
-    }
+    return agent_gradient_metrics(jax.vmap(gradient)(jnp.arange(num_agents)))

@@ -51,7 +51,7 @@ class Coefficients:
     """
 
     learning_rate: jax.Array
-    entropy: jax.Array
+    entropy: jax.Array | float
     penalty: jax.Array
     actor: float = 1.0
 

@@ -40,9 +40,10 @@ class ValueLearner:
         the next episode takes one, as in Gymnasium's next-step reset.
       gradient_steps: an update.
       batch_size: sequences of a gradient step.
-      replay_capacity: sequences kept of each environment.
+      replay_size: time steps kept over all environments, rounded to whole rollouts, at least one.
       target_update_interval: gradient steps between updates of the target networks.
       double_q: the online network chooses the action that the target network values.
+      role_gradient_rows: time steps from which the agents' gradients are compared at each update; 0 for no comparison.
       learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_steps`.
       learning_rate: Adam's step size.
       adam_epsilon: Adam's epsilon.
@@ -66,36 +67,42 @@ class ValueLearner:
     mixer: str = struct.field(pytree_node=False)
     mixer_module: QMixer | None = struct.field(pytree_node=False)
     central_module: JointActionValue | None = struct.field(pytree_node=False)
-    weighting: str = struct.field(pytree_node=False)
-    num_envs: int = struct.field(pytree_node=False)
-    rollout_length: int = struct.field(pytree_node=False)
-    gradient_steps: int = struct.field(pytree_node=False)
-    batch_size: int = struct.field(pytree_node=False)
-    replay_capacity: int = struct.field(pytree_node=False)
-    target_update_interval: int = struct.field(pytree_node=False)
-    double_q: bool = struct.field(pytree_node=False)
-    learning_rate_schedule: str = struct.field(pytree_node=False)
-    learning_rate: float
-    adam_epsilon: float
-    max_grad_norm: float
-    discount: float
-    td_lambda: float
-    target_update_rate: float
-    weight_floor: float
-    epsilon: float
-    epsilon_final: float
-    epsilon_steps: float
-    priority_exponent: float
-    priority_weight_exponent: float
-    learning_starts: float
-    shaped_reward_coefficient: float
-    shaped_reward_horizon: float
-    total_steps: float
+    weighting: str = struct.field(pytree_node=False, default="central")
+    num_envs: int = struct.field(pytree_node=False, default=16)
+    rollout_length: int = struct.field(pytree_node=False, default=128)
+    gradient_steps: int = struct.field(pytree_node=False, default=8)
+    batch_size: int = struct.field(pytree_node=False, default=32)
+    replay_size: int = struct.field(pytree_node=False, default=100_000)
+    target_update_interval: int = struct.field(pytree_node=False, default=200)
+    double_q: bool = struct.field(pytree_node=False, default=True)
+    role_gradient_rows: int = struct.field(pytree_node=False, default=128)
+    learning_rate_schedule: str = struct.field(pytree_node=False, default="linear")
+    learning_rate: float = 2.5e-4
+    adam_epsilon: float = 1e-5
+    max_grad_norm: float = 0.5
+    discount: float = 0.99
+    td_lambda: float = 0.0
+    target_update_rate: float = 1.0
+    weight_floor: float = 0.1
+    epsilon: float = 1.0
+    epsilon_final: float = 0.05
+    epsilon_steps: float = 50_000.0
+    priority_exponent: float = 0.0
+    priority_weight_exponent: float = 0.4
+    learning_starts: float = 0.0
+    shaped_reward_coefficient: float = 1.0
+    shaped_reward_horizon: float = 0.0
+    total_steps: float = 1e6
 
     @property
     def env_groups(self) -> int:
         """Groups of environments that devices may share; each gives every batch the same number of sequences."""
         return math.gcd(mesh.env_groups(self.num_envs, 1, 1), self.batch_size)
+
+    @property
+    def replay_capacity(self) -> int:
+        """Sequences kept of each environment."""
+        return max(1, round(self.replay_size / self.steps_per_update))
 
     @property
     def steps_per_update(self) -> int:

@@ -1,5 +1,7 @@
 """Learning: targets, losses and gradient steps of the value family."""
 
+import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -8,6 +10,7 @@ import optax
 
 from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.categorical import at_action, categorical_mode, masked_logits
+from jaxmarl_llm.algorithms.diagnostics import agent_gradient_metrics
 from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.algorithms.mixing import vdn_mix
 from jaxmarl_llm.algorithms.returns import td_lambda
@@ -92,7 +95,12 @@ def targets(learner, target_params: Any, sequences: Sequences, online_q: jax.Arr
 
 
 def td_loss(
-    learner, params: Any, target_params: Any, sequences: Sequences, weight: jax.Array
+    learner,
+    params: Any,
+    target_params: Any,
+    sequences: Sequences,
+    weight: jax.Array,
+    learns: jax.Array | bool = True,
 ) -> tuple[jax.Array, tuple[jax.Array, dict]]:
     """Squared temporal-difference errors, averaged over the steps that count on all devices.
 
@@ -101,12 +109,14 @@ def td_loss(
       params, target_params: online and target parameters.
       sequences: `[T + 1, K, ...]`.
       weight: `[K]` float32, importance weights of the sequences.
+      learns: `[N]` bool, agents whose values a gradient reaches.
 
     Returns:
       `(loss, (size, metrics))`: this device's part of the loss and of the metrics, to be summed over devices; `size`
       `[K]` is the mean absolute error of each sequence.
     """
     q = action_values(learner.network_module, params["agents"], sequences)
+    q = jnp.where(jnp.asarray(learns)[..., None], q, jax.lax.stop_gradient(q))
     target, counted = targets(learner, target_params, sequences, jax.lax.stop_gradient(q))
     target = jax.lax.stop_gradient(target)
     action, counts = sequences.action, counting_agents(sequences)[:-1]
@@ -169,7 +179,6 @@ def learn(
       `(networks, size, metrics)`: mean absolute error of each sequence `[G, K]`, and metrics averaged over the steps.
     """
     optimizer = make_optimizer(learner)
-    policy_of_agent = jnp.asarray(learner.network_module.policy_of_agent)
 
     def gradient_step(networks, inputs):
         params, target_params, optimizer_state = networks
@@ -182,7 +191,6 @@ def learn(
         gradient, metrics = mesh.sum_over_devices((gradient, metrics))
         norms = {name: jax.vmap(optax.tree.norm)(tree) for name, tree in gradient.items()}
         metrics["gradient_norm"] = jnp.sqrt(sum(jnp.sum(jnp.square(norm)) for norm in norms.values()))
-        metrics["agent_gradient_norm"] = norms["agents"][policy_of_agent]
         stepped = {name: jax.vmap(optimizer.update)(gradient[name], optimizer_state[name]) for name in params}
         params = {
             name: jax.tree.map(lambda param, step: param - rate * step, params[name], stepped[name][0])
@@ -198,6 +206,40 @@ def learn(
         )
         return (params, target_params, optimizer_state), (size, metrics)
 
+    of_agents = agent_gradients(learner, networks, jax.tree.map(lambda leaf: leaf[0], batches))
     numbers = update * learner.gradient_steps + 1 + jnp.arange(learner.gradient_steps)
     networks, (size, metrics) = jax.lax.scan(gradient_step, networks, (batches, numbers))
-    return networks, size, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics)
+    return networks, size, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics) | of_agents
+
+
+def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequences, jax.Array]) -> dict:
+    """Statistics of the agents' gradients on a small part of a batch, before it is learned from.
+
+    An agent's gradient is the part of its network's that comes through its own values.
+
+    Args:
+      learner: the configuration; about `role_gradient_rows` time steps are read.
+      networks: as in `learn`.
+      batch: `[T + 1, K, ...]` (memory `[K, ...]`), and weights `[K]`.
+
+    Returns:
+      Metrics, see `diagnostics.agent_gradient_metrics`; none where no rows are to be read.
+    """
+    if not learner.role_gradient_rows:
+        return {}
+    params, target_params, _ = networks
+    sequences, weight = batch
+    few = slice(math.ceil(learner.role_gradient_rows / learner.rollout_length))
+    memory = jax.tree.map(lambda leaf: leaf[few], sequences.memory)
+    part = jax.tree.map(lambda leaf: leaf[:, few], dataclasses.replace(sequences, memory=()))
+    part = dataclasses.replace(part, memory=memory)
+
+    def gradient(learns):
+        def loss(agents):
+            return td_loss(learner, {**params, "agents": agents}, target_params, part, weight[few], learns)[0]
+
+        # Other policies' gradients are zero.
+        leaves = jax.tree.leaves(jax.grad(loss)(params["agents"]))
+        return jnp.concatenate([jnp.sum(leaf, axis=0).ravel() for leaf in leaves])
+
+    return agent_gradient_metrics(jax.vmap(gradient)(jnp.eye(learner.env.num_agents, dtype=bool)))

@@ -7,7 +7,7 @@ import pytest
 from toy_environments import ConstantReward
 
 from jaxmarl_llm import algorithms as alg
-from jaxmarl_llm import make
+from jaxmarl_llm import make, report
 
 LOGITS = jnp.log(jnp.array([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3]]))
 
@@ -22,7 +22,7 @@ def climbing():
     """The estimators of the climbing game, each jitted, and one decision: row 1, column 2, which pays 6."""
     env = make("matrix_game", game="climbing")
     payoff = jnp.asarray(env.payoff_tensor()[..., 0])
-    estimators = alg.credit_estimators(
+    estimators = report.credit_estimators(
         env,
         logits_policy,
         horizon=0,
@@ -31,7 +31,7 @@ def climbing():
         default_action=(2, 0),
     )
     timestep, state = env.reset(jax.random.key(0))
-    decision = alg.Decision(timestep=timestep, state=state, memory=None, logits=LOGITS, action=jnp.array([1, 2]))
+    decision = report.Decision(timestep=timestep, state=state, memory=None, logits=LOGITS, action=jnp.array([1, 2]))
     return {name: jax.jit(estimator) for name, estimator in estimators.items()}, decision
 
 
@@ -75,9 +75,9 @@ def test_gae_estimator_equals_gae_on_the_rollout():
         del state
         return jnp.cos(jnp.argmax(timestep.observation[:, :9], -1) + 2.0 * jnp.arange(2))
 
-    act, step = alg.sampling_policy(policy), jax.jit(env.step)
+    act, step = report.sampling_policy(policy), jax.jit(env.step)
     timestep, state = env.reset(jax.random.key(0))
-    first = alg.Decision(
+    first = report.Decision(
         timestep=timestep, state=state, memory=None, logits=policy(timestep), action=act(timestep, jax.random.key(0))
     )
     rows = []
@@ -86,7 +86,7 @@ def test_gae_estimator_equals_gae_on_the_rollout():
         timestep, state = step(jax.random.key(0), state, act(timestep, jax.random.key(0)))
         rows.append((timestep.reward, before, value(timestep, state), timestep.terminated, timestep.boundary))
     expected, _ = alg.gae(*map(jnp.stack, zip(*rows, strict=True)), discount=discount, gae_lambda=0.8)
-    estimator = alg.credit_estimators(env, policy, horizon=9, discount=discount, gae_lambda=0.8, value=value)["gae"]
+    estimator = report.credit_estimators(env, policy, horizon=9, discount=discount, gae_lambda=0.8, value=value)["gae"]
     credit, steps = jax.jit(estimator)(first, jax.random.key(1))
     np.testing.assert_allclose(credit, expected[0], atol=1e-5)
     assert int(steps) == len(rows) == 4
@@ -98,7 +98,7 @@ def test_visited_decisions_are_uniform_over_the_steps_of_episodes_and_carry_memo
     def policy(timestep, memory):
         return jnp.zeros(timestep.action_mask.shape), memory + 1
 
-    decisions = jax.jit(lambda key: alg.visited_decisions(env, policy, key, 4000, memory=jnp.zeros((), jnp.int32)))(
+    decisions = jax.jit(lambda key: report.visited_decisions(env, policy, key, 4000, memory=jnp.zeros((), jnp.int32)))(
         jax.random.key(0)
     )
     step = np.asarray(decisions.state.step)

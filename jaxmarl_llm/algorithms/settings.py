@@ -1,0 +1,62 @@
+"""Settings of learners: the fields of a configuration as keyword arguments of the function that builds it; checks."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from jaxmarl_llm.errors import UserError, unknown_name
+
+
+def takes_fields_of(configuration: type) -> Callable:
+    """Decorator of a function that passes its `**settings` on to a dataclass: its signature then names them.
+
+    Args:
+      configuration: the dataclass; its fields with a default are the settings.
+    """
+    fields = [field for field in dataclasses.fields(configuration) if field.default is not dataclasses.MISSING]
+
+    def decorate(build: Callable) -> Callable:
+        signature = inspect.signature(build)
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in fields
+        ]
+        build.__signature__ = signature.replace(parameters=own + more)
+        build.__annotations__ |= {field.name: field.type for field in fields}
+        return build
+
+    return decorate
+
+
+def check_choices(choices: dict[str, tuple[str, Iterable[str]]]) -> None:
+    """Raises `UserError` unless each name's `(choice, known choices)` holds."""
+    for name, (choice, known) in choices.items():
+        if choice not in known:
+            raise unknown_name(name, choice, known)
+
+
+def check_counts(learner: Any, *names: str, at_least: int = 1) -> None:
+    """Raises `UserError` where an attribute of the learner is no whole number or is too small."""
+    for name in names:
+        count = getattr(learner, name)
+        if count < at_least or int(count) != count:
+            raise UserError(f"{name} must be a whole number of at least {at_least}, got {count}")
+
+
+def check_numbers(learner: Any, *names: str, above: float | None = None) -> None:
+    """Raises `UserError` where an attribute is not above `above`, or without it, not between 0 and 1.
+
+    Arrays, as under `vmap`, are not judged.
+    """
+    for name in names:
+        number = getattr(learner, name)
+        if isinstance(number, jax.Array):
+            continue
+        if above is None and not 0 <= number <= 1:
+            raise UserError(f"{name} must lie between 0 and 1, got {number}")
+        if above is not None and not number > above:
+            raise UserError(f"{name} must be above {above:g}, got {number}")
