@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 
 
@@ -36,13 +37,13 @@ class QMixer(nn.Module):
         """
         # The four functions of the state share one product as their first layer, and stay four networks.
         widths = (self.hidden_dim, self.hidden_dim, self.embed_dim, self.embed_dim)
-        first = nn.Dense(sum(widths), kernel_init=blockwise_orthogonal(widths, 1.0))(global_state)
+        first = dense(sum(widths), blockwise_orthogonal(widths, 1.0))(global_state)
         starts = (widths[0], widths[0] + widths[1], sum(widths[:3]))
         to_weight_1, to_weight_2, to_value, bias_1 = jnp.split(first, starts, axis=-1)
-        weight_1 = nn.Dense(self.num_agents * self.embed_dim, kernel_init=orthogonal(1.0))(nn.relu(to_weight_1))
+        weight_1 = dense(self.num_agents * self.embed_dim, orthogonal(1.0))(nn.relu(to_weight_1))
         weight_1 = jnp.abs(weight_1).reshape(*q.shape, self.embed_dim)
-        weight_2 = jnp.abs(nn.Dense(self.embed_dim, kernel_init=orthogonal(1.0))(nn.relu(to_weight_2)))
-        value = nn.Dense(1, kernel_init=orthogonal(1.0))(nn.relu(to_value))[..., 0]
+        weight_2 = jnp.abs(dense(self.embed_dim, orthogonal(1.0))(nn.relu(to_weight_2)))
+        value = dense(1, orthogonal(1.0))(nn.relu(to_value))[..., 0]
         hidden = nn.elu(jnp.sum(q[..., None] * weight_1, axis=-2) + bias_1)
         return jnp.sum(hidden * weight_2, axis=-1) + value
 
@@ -73,5 +74,5 @@ class JointActionValue(nn.Module):
         one_hot = jax.nn.one_hot(jnp.where(counts, action, -1), self.num_actions)
         x = jnp.concatenate([global_state, one_hot.reshape(*action.shape[:-1], -1)], axis=-1)
         for size in self.hidden_sizes:
-            x = nn.relu(nn.Dense(size, kernel_init=orthogonal(2.0**0.5))(x))
-        return nn.Dense(1, kernel_init=orthogonal(1.0))(x)[..., 0]
+            x = nn.relu(dense(size, orthogonal(2.0**0.5))(x))
+        return dense(1, orthogonal(1.0))(x)[..., 0]
