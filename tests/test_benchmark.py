@@ -100,9 +100,16 @@ def test_bad_input_names_the_closest():
         prepare_training("grid_race", total_steps=10)
 
 
+def test_training_takes_every_algorithm_and_its_settings():
+    hyper = {"num_envs": 2, "rollout_length": 3, "batch_size": 2, "gradient_steps": 1}
+    assert prepare_training("two_step", algorithm="vdn", total_steps=12, hyper=hyper).steps == 12
+    with pytest.raises(UserError, match="unknown setting of vdn 'mixr'"):
+        prepare_training("two_step", algorithm="vdn", total_steps=12, hyper=hyper | {"mixr": 1})
+
+
 def test_training_program_learns_and_evaluates():
     program = prepare_training(
-        "grid_4x4",
+        "toy_environments:MatchTarget",
         total_steps=64,
         hyper={"num_envs": 4, "rollout_length": 8, "num_epochs": 1, "num_minibatches": 1},
         eval_episodes=2,

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.benchmark.timing import Program, compile_timed, rate_statistics
-from jaxmarl_llm.envs import Environment, auto_reset, make, vectorize
+from jaxmarl_llm.envs import Environment, auto_reset, vectorize
 from jaxmarl_llm.envs.random import random_index
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.training.build import build_environment
+from jaxmarl_llm.training.config import TrainConfig
 
 MODES = ("step", "auto_reset", "observe", "observe_staggered")
 CONSUME = ("carry", "sum")
@@ -54,7 +56,7 @@ def prepare_environment(
         raise unknown_name("way to consume observations", consume, CONSUME)
     if num_steps < 1:
         raise UserError(f"num_steps must be at least 1, got {num_steps}")
-    raw = make(name, **(env_args or {}))
+    raw = build_environment(TrainConfig(env=name, env_args=env_args or {}))
     vector = vectorize(raw if mode == "step" else auto_reset(raw), num_envs)
     uses_observations = mode.startswith("observe")
 

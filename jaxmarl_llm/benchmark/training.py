@@ -13,14 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.algorithms import ippo, mappo
 from jaxmarl_llm.benchmark.timing import Program, rate_statistics
-from jaxmarl_llm.envs import make
-from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.build import build_learner
+from jaxmarl_llm.training.config import FIELDS, config_from_mapping
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.training.program import compile_program
-
-_ALGORITHMS = {"ippo": ippo, "mappo": mappo}
 
 
 def prepare_training(
@@ -38,11 +36,11 @@ def prepare_training(
     parameters are there. Initialisation, evaluation and reading the curve are not timed.
 
     Args:
-      name: an environment.
+      name: an environment, or an import path `module:Name`.
       total_steps: environment steps of a run; also the horizon of the learner's schedules.
-      algorithm: `"ippo"` or `"mappo"`.
+      algorithm: its name in a `TrainConfig`.
       env_args: settings of the environment.
-      hyper: settings of the learner.
+      hyper: settings of the learner, `algorithm_args` among them.
       eval_episodes: episodes that the final parameters play after the clock has stopped, sampling actions; 0 for none.
 
     Returns:
@@ -52,10 +50,10 @@ def prepare_training(
     Raises:
       UserError: no such environment, algorithm or setting.
     """
-    if algorithm not in _ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, _ALGORITHMS)
-    env = make(name, **(env_args or {}))
-    learner = _ALGORITHMS[algorithm](env, total_steps=float(total_steps), **(hyper or {}))
+    settings = {"env": name, "env_args": env_args or {}, "algorithm": algorithm, "total_steps": int(total_steps)}
+    known = {name: value for name, value in (hyper or {}).items() if name in FIELDS}
+    settings["algorithm_args"] = {name: value for name, value in (hyper or {}).items() if name not in known}
+    learner = build_learner(config_from_mapping(known | settings, "benchmark"))
     num_updates = int(total_steps) // learner.steps_per_update
     if num_updates < 1:
         raise UserError(f"total_steps={int(total_steps)} is less than one update of {learner.steps_per_update} steps")

@@ -15,7 +15,7 @@ class BenchOptions:
     """Measure environment steps per second with random actions; with --preset, training steps per second."""
 
     env: tuple[str, ...] = ("overcooked",)
-    """Environments, as `jaxmarl-llm envs` lists them."""
+    """Environments, as `jaxmarl-llm envs` lists them, or import paths such as mypackage.mymodule:MyEnv."""
     env_args: Settings = dataclasses.field(default_factory=dict)
     """Settings of all of them, such as layout=coord_ring."""
     num_envs: tuple[int, ...] = (1, 128, 1024)
@@ -45,7 +45,10 @@ def bench_command(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from jaxmarl_llm import benchmark
+    from jaxmarl_llm.training.devices import use_cpu_cores
 
+    if config is not None:
+        use_cpu_cores()
     console = Console()
     machine = benchmark.machine_report()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()), highlight=False, soft_wrap=True)
@@ -67,7 +70,7 @@ def bench_command(arguments: Sequence[str]) -> int:
                 repeats=options.repeats,
                 algorithm=config.algorithm,
                 env_args=config.env_args | options.env_args,
-                hyper=hyper,
+                hyper=hyper | config.algorithm_args,
             )
     benchmark.print_table(results, console=console)
     if options.json is not None:
