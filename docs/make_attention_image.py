@@ -23,7 +23,7 @@ CRITIC = AttentionCritic(InputLayer(DenseInput, (("event_ndims", (1,)),)), NUM_A
 
 
 def examples(key, batch):
-    """`(inputs, action, partner, q)` of one step in `batch` environments; partner `[1, B, N]` is an agent's index."""
+    """`(inputs, partner, q)` of one step in `batch` environments; partner `[1, B, N]` is an agent's index."""
     key_badge, key_partner, key_action = jax.random.split(key, 3)
     shape = (1, batch, NUM_AGENTS)
     badge = jnp.argsort(jax.random.uniform(key_badge, shape), axis=-1)
@@ -36,21 +36,22 @@ def examples(key, batch):
         global_state=None,
         reset=jnp.zeros(shape, bool),
         active=jnp.ones(shape, bool),
+        action=action,
     )
-    return inputs, action, partner, jax.nn.one_hot(jnp.take_along_axis(action, partner, axis=-1), NUM_ACTIONS)
+    return inputs, partner, jax.nn.one_hot(jnp.take_along_axis(action, partner, axis=-1), NUM_ACTIONS)
 
 
 def train(key, *, steps=300, batch=128, learning_rate=5e-3):
     """Parameters after regression on the values of all actions. The key is consumed."""
     key_init, key_steps = jax.random.split(key)
     agent_index = jnp.arange(NUM_AGENTS)
-    inputs, action, *_ = examples(key_init, 1)
-    params = CRITIC.init(key_init, {}, inputs, agent_index, action)["params"]
+    inputs, *_ = examples(key_init, 1)
+    params = CRITIC.init(key_init, {}, inputs, agent_index)["params"]
     optimizer = optax.adam(learning_rate)
 
     def loss(params, key):
-        inputs, action, _, target = examples(key, batch)
-        return jnp.mean(jnp.square(CRITIC.apply({"params": params}, {}, inputs, agent_index, action)[1] - target))
+        inputs, _, target = examples(key, batch)
+        return jnp.mean(jnp.square(CRITIC.apply({"params": params}, {}, inputs, agent_index)[1] - target))
 
     def step(carry, key):
         params, optimizer_state = carry
@@ -64,8 +65,8 @@ def train(key, *, steps=300, batch=128, learning_rate=5e-3):
 
 def partner_mass(params, key, *, batch=256):
     """`[H]` float32, mean weight of each head on the relevant partner, on new examples. The key is consumed."""
-    inputs, action, partner, _ = examples(key, batch)
-    weights = attention_maps(CRITIC, params, {}, inputs, jnp.arange(NUM_AGENTS), action)["attention"]
+    inputs, partner, _ = examples(key, batch)
+    weights = attention_maps(CRITIC, params, {}, inputs, jnp.arange(NUM_AGENTS))["attention"]
     index = jnp.broadcast_to(partner[:, :, None, :, None], (*weights.shape[:-1], 1))
     return jnp.take_along_axis(weights, index, axis=-1).mean((0, 1, 3, 4))
 
@@ -75,8 +76,8 @@ def main():
     key_train, key_test, key_picture = jax.random.split(jax.random.key(0), 3)
     params = train(key_train)
     print("attention on the relevant partner, by head:", np.round(np.asarray(partner_mass(params, key_test)), 3))
-    inputs, action, partner, _ = examples(key_picture, 1)
-    weights = attention_maps(CRITIC, params, {}, inputs, jnp.arange(NUM_AGENTS), action)["attention"]
+    inputs, partner, _ = examples(key_picture, 1)
+    weights = attention_maps(CRITIC, params, {}, inputs, jnp.arange(NUM_AGENTS))["attention"]
     plot_attention(
         weights[0, 0],
         PATH,

@@ -61,6 +61,18 @@ class MatchTarget(ToyEnvironment):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PaidByOthers(ToyEnvironment):
+    """Reward to each agent: the share of the others that name the number they see, or, without `acting`, that see 0."""
+
+    acting: bool = True
+
+    def transition(self, key, state, action):
+        good = (state.value == (action if self.acting else 0)).astype(jnp.float32)
+        state = state.replace(value=jax.random.randint(key, (self.team_size,), 0, self.choices))
+        return state, (good.sum() - good) / (self.team_size - 1), False, {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RememberCue(ToyEnvironment):
     """Shows a number on the first step only; reward 1 for naming it on the last step. Only a memory solves it."""
 

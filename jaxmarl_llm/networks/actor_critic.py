@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxmarl_llm.networks.attention_critic import AttentionCritic
 from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
@@ -59,8 +60,10 @@ class ActorCritic(nn.Module):
       hidden_sizes: widths of the hidden layers, the first layer included.
       activation: `"tanh"` or `"relu"`.
       memory_size: H, of the recurrent core; 0 for a feed-forward network.
-      central_critic: the critic reads the global state and the agent's index instead of the observation.
-      action_critic: the critic is central, is told what the other agents do, and has a value for each own action.
+      critic: what the critic reads: `"observation"` (the agent's own), `"global_state"` (with the agent's index) or
+        `"attention"` (what the other active agents observe too, see `AttentionCritic`).
+      action_critic: the critic, not of own observations alone, is told what the other agents do, and has a value for
+        each own action.
     """
 
     make_input: Callable[[tuple[int, ...]], nn.Module]
@@ -69,14 +72,18 @@ class ActorCritic(nn.Module):
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     memory_size: int = 0
-    central_critic: bool = False
+    critic: str = "observation"
     action_critic: bool = False
     agent_id: bool = False
 
+    # What a `TeamNetwork` asks.
     @property
     def joint(self) -> bool:
-        """Whether agents see each other; see `TeamModule`."""
-        return False
+        return self.critic == "attention"
+
+    @property
+    def central_critic(self) -> bool:
+        return self.critic == "global_state"
 
     @nn.compact
     def __call__(
@@ -89,7 +96,8 @@ class ActorCritic(nn.Module):
 
         Args:
           memory: dict of `[..., N, H]` float32 under `"actor"` and `"critic"`; empty if feed-forward.
-          inputs: what the agents see; a `global_state` of `None` leaves a central critic out.
+          inputs: what the agents see; a `global_state` of `None` leaves a critic that reads it out, an `action` of
+            `None` a critic of actions.
           agent_index: `[N]` int32.
 
         Returns:
@@ -98,37 +106,38 @@ class ActorCritic(nn.Module):
         """
         width, *hidden = self.hidden_sizes
         # One product for both branches where both read the observation.
-        features = (width,) if self.central_critic else (width, width)
+        features = (width, width) if self.critic == "observation" else (width,)
         x = self.make_input(features)(inputs.observation)
         if self.agent_id:
             x = x + self._embed_agent("agent", features, agent_index, x.ndim)
         # `split` and not slices: its gradient is one concatenation.
-        actor_x, critic_x = (x, x) if self.central_critic else jnp.split(x, 2, axis=-1)
-        reset, global_state = inputs.reset, inputs.global_state
-        has_critic = not self.central_critic or global_state is not None
-        if self.action_critic:
-            has_critic &= inputs.action is not None
-        if self.central_critic and has_critic:
+        actor_x, critic_x = jnp.split(x, 2, axis=-1) if self.critic == "observation" else (x, x)
+        actor = self._branch("actor", self.num_actions, tuple(hidden), 0.01)
+        actor_memory, logits = actor(memory.get("actor"), actor_x, inputs.reset)
+        if self.memory_size:
+            memory = {**memory, "actor": actor_memory}
+        if (self.central_critic and inputs.global_state is None) or (self.action_critic and inputs.action is None):
+            return memory, logits, None
+        if self.critic == "attention":
+            head, num_heads = "q" if self.action_critic else "value", math.gcd(width, 4)
+            team_critic = AttentionCritic(
+                self.make_input, self.num_actions, width, num_heads, head, self.memory_size, self.agent_id,
+                self.num_agents, name="critic",
+            )  # fmt: skip
+            memory, value = team_critic(memory, inputs, agent_index)
+            return memory, logits, value
+        if self.central_critic:
             # The state is the same for all agents: its product is computed once, then told apart by the index.
             first = dense(width, orthogonal(_SQRT2), name="critic_input")
-            critic_x = first(global_state)[..., None, :]
+            critic_x = first(inputs.global_state)[..., None, :]
             critic_x = critic_x + self._embed_agent("critic_agent", (width,), agent_index, critic_x.ndim)
             if self.action_critic and inputs.action is not None:
                 critic_x = critic_x + self._embed_others(inputs.action, agent_index, width)
-
-        actor = self._branch("actor", self.num_actions, tuple(hidden), 0.01)
         critic = self._branch("critic", self.num_actions if self.action_critic else 1, tuple(hidden), 1.0)
-        memory = dict(memory)
-        actor_memory, logits = actor(memory.get("actor"), actor_x, reset)
-        value = None
-        if has_critic:
-            critic_memory, value = critic(memory.get("critic"), critic_x, reset)
-            value = value if self.action_critic else value[..., 0]
-            if self.memory_size:
-                memory["critic"] = critic_memory
+        critic_memory, value = critic(memory.get("critic"), critic_x, inputs.reset)
         if self.memory_size:
-            memory["actor"] = actor_memory
-        return memory, logits, value
+            memory = {**memory, "critic": critic_memory}
+        return memory, logits, value if self.action_critic else value[..., 0]
 
     def _branch(self, name: str, outputs: int, hidden: tuple[int, ...], head_scale: float) -> Branch:
         return Branch(outputs, hidden, self.activation, self.memory_size, head_scale, name=name)

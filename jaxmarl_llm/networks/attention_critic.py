@@ -47,16 +47,13 @@ class AttentionCritic(nn.Module):
     num_agents: int = 0
 
     @nn.compact
-    def __call__(
-        self, memory: Any, inputs: TeamInput, agent_index: jax.Array, action: jax.Array | None = None
-    ) -> tuple[Any, jax.Array]:
+    def __call__(self, memory: Any, inputs: TeamInput, agent_index: jax.Array) -> tuple[Any, jax.Array]:
         """Evaluates T steps.
 
         Args:
           memory: dict of `[..., N, H]` float32, of which `"critic"` is used; empty without recurrent core.
-          inputs: observation, reset and active are used.
+          inputs: observation, reset and active are used, and `action` by a `"q"` head.
           agent_index: `[N]` int32, used with `agent_id`.
-          action: `[T, ..., N]` int32, what the agents do; unused by a `"value"` head.
 
         Returns:
           `(memory, q [T, ..., N, A])`, or `(memory, value [T, ..., N])`.
@@ -68,7 +65,7 @@ class AttentionCritic(nn.Module):
             raise ValueError(f"head must be q or value, got {self.head}")
         if self.width % self.num_heads:
             raise ValueError(f"num_heads must divide the width: {self.num_heads} heads, width {self.width}")
-        if self.head == "q" and action is None:
+        if self.head == "q" and inputs.action is None:
             raise ValueError("a critic of action values needs the team's actions")
         width, num_agents = self.width, inputs.active.shape[-1]
         x = self.make_input((width,))(inputs.observation)
@@ -83,7 +80,7 @@ class AttentionCritic(nn.Module):
         own, shown = jnp.split(_dense(x, (width, width), _SQRT2, "encode"), 2, axis=-1)
         if self.head == "q":
             # A dense layer on observation features and one-hot action, as a sum of two.
-            shown = shown + _dense(jax.nn.one_hot(action, self.num_actions), (width,), _SQRT2, "encode_action")
+            shown = shown + _dense(jax.nn.one_hot(inputs.action, self.num_actions), (width,), _SQRT2, "encode_action")
         own, shown = nn.relu(own), nn.relu(shown)
         query = _dense(own, (width,), 1.0, "query")
         key, value = jnp.split(_dense(shown, (width, width), 1.0, "key_value"), 2, axis=-1)

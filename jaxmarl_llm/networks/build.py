@@ -11,6 +11,7 @@ from jaxmarl_llm.networks.coordinator import Coordinator
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer
 
 NETWORKS = ("mlp", "cnn", "gru", "coordinator")
+CRITICS = ("observation", "global_state", "attention")
 
 
 def build_actor_critic(
@@ -22,7 +23,7 @@ def build_actor_critic(
     hidden_sizes: tuple[int, ...] = (64, 64),
     activation: str = "tanh",
     gru_size: int = 64,
-    central_critic: bool = False,
+    critic: str = "observation",
     action_critic: bool = False,
     agent_id: bool = False,
 ) -> ActorCritic | Coordinator:
@@ -39,17 +40,20 @@ def build_actor_critic(
         `"coordinator"` (attention among the agents, see `networks.Coordinator`).
       hidden_sizes: widths of the hidden layers, at least one; of a coordinator, the width of a token, as often as
         there are attention layers.
-      activation: `"tanh"` or `"relu"`; a coordinator has `"relu"` always.
+      activation: `"tanh"` or `"relu"`; a coordinator and a critic with attention have `"relu"` always.
       gru_size: H of the recurrent unit.
-      central_critic: the critic reads the global state. A coordinator ignores this: its values come from what the whole
-        team observes.
-      action_critic: the critic is told the others' actions and values each own action; it is central.
+      critic: `"observation"`, `"global_state"` or `"attention"` (an `AttentionCritic` as wide as the first hidden
+        layer), see `ActorCritic`. A coordinator's values come from what the whole team observes: it ignores
+        `"global_state"`.
+      action_critic: the critic is told the others' actions and values each own action.
       agent_id: tell the networks the agent's index.
 
     Raises:
-      UserError: unknown network or activation, no hidden layer, layers of several widths in a coordinator, or a CNN for
-        an observation that is no image.
+      UserError: unknown network, critic or activation, no hidden layer, layers of several widths or another critic in a
+        coordinator, or a CNN for an observation that is no image.
     """
+    if critic not in CRITICS:
+        raise unknown_name("critic", critic, CRITICS)
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)
     if activation not in ("tanh", "relu"):
@@ -71,8 +75,11 @@ def build_actor_critic(
     else:
         make_input = InputLayer(DenseInput, (("event_ndims", tuple(len(leaf.shape) for leaf in leaves)),))
     if network == "coordinator":
-        if action_critic:
-            raise UserError("network 'coordinator' has no critic of actions: use network 'mlp', 'cnn' or 'gru'")
+        if action_critic or critic == "attention":
+            raise UserError(
+                "network 'coordinator' has its own values, and no critic of actions or with attention: "
+                "use network 'mlp', 'cnn' or 'gru'"
+            )
         width = hidden_sizes[0]
         if set(hidden_sizes) != {width}:
             raise UserError(
@@ -95,7 +102,7 @@ def build_actor_critic(
         hidden_sizes=tuple(hidden_sizes),
         activation=activation,
         memory_size=gru_size if network == "gru" else 0,
-        central_critic=central_critic,
+        critic=critic,
         action_critic=action_critic,
         agent_id=agent_id,
     )

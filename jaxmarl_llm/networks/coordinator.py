@@ -110,23 +110,22 @@ class Coordinator(nn.Module):
             self.action_decoder = ActionDecoder(self.num_actions, self.num_layers, self.num_heads, self.width)
 
     def __call__(
-        self, memory: Any, inputs: TeamInput, agent_index: jax.Array, action: jax.Array | None = None
+        self, memory: Any, inputs: TeamInput, agent_index: jax.Array
     ) -> tuple[Any, jax.Array | None, jax.Array | None]:
         """Evaluates T steps of the team.
 
         Args:
           memory: dict of `[..., N, H]` float32, of which `"actor"` is used; empty without recurrent core.
-          inputs: observation, reset and active are used.
+          inputs: observation, reset and active are used, and with a decoder `action`: each agent's logits are
+            conditioned on the actions of those before it, and `None` leaves the policy out.
           agent_index: `[N]` int32, used with `agent_id`.
-          action: `[T, ..., N]` int32, what the agents do: with a decoder, each one's logits are conditioned on the
-            actions before it. `None` leaves the policy of a decoder out.
 
         Returns:
           `(memory, first, second)`, one result for each of `heads` in order (`None` for a missing second): logits
           `[T, ..., N, A]`, value `[T, ..., N]`, q `[T, ..., N, A]`.
         """
         memory, x = self._encode(memory, inputs, agent_index)
-        logits = None
+        logits, action = None, inputs.action
         if self.decoder:
             if action is None and self.is_initializing():
                 action = jnp.zeros(inputs.active.shape, jnp.int32)

@@ -22,7 +22,7 @@ class QNetwork(ActorCritic):
         `(observation, last action [T, ..., N] int32)`, with -1 before the first action of an episode.
     """
 
-    central_critic: bool = True
+    critic: str = "global_state"
     last_action: bool = False
 
     @nn.compact
@@ -70,7 +70,7 @@ def build_q_network(
     Raises:
       UserError: as `build_actor_critic`, and for a coordinator with `last_action`.
     """
-    base = build_actor_critic(observation_space, num_actions, num_agents, central_critic=True, **settings)
+    base = build_actor_critic(observation_space, num_actions, num_agents, critic="global_state", **settings)
     if isinstance(base, Coordinator):
         if last_action:
             raise UserError("network 'coordinator' cannot be told the last action: leave last_action out")

@@ -19,7 +19,7 @@ class TeamModule(Protocol):
       memory_size: H, of the recurrent memory; 0 for none.
       central_critic: the value reads the global state, and is `None` without one.
       action_critic: the values are those of an agent's actions, and `None` without the team's actions.
-      joint: what an agent's outputs are depends on what the others observe.
+      joint: what an agent's outputs are depends on what the others observe: rows of a whole team are to be given.
     """
 
     @property
@@ -75,9 +75,12 @@ class TeamNetwork:
         observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
         memory = self._memory((1,))
         off, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
-        action = jnp.zeros((1, self.num_agents), jnp.int32) if self.module.action_critic else None
         inputs = TeamInput(
-            observation=observation, global_state=global_state[None], reset=off, active=~off, action=action
+            observation=observation,
+            global_state=global_state[None],
+            reset=off,
+            active=~off,
+            action=jnp.zeros((1, 1), jnp.int32),
         )
 
         def init_one(key):
@@ -159,4 +162,5 @@ class TeamNetwork:
             rows = [leaf[policy].take(agent, axis=axis) for agent, policy in enumerate(self.policy_of_agent)]
             return jnp.stack(rows, axis=axis)
 
-        return memory, own_rows(logits, -2), None if value is None else own_rows(value, -1)
+        of_values = -2 if self.module.action_critic else -1
+        return memory, own_rows(logits, -2), None if value is None else own_rows(value, of_values)

@@ -15,7 +15,8 @@ class TeamInput:
       global_state: `[T, ..., G]` float32 for a central critic; `None` leaves a central critic out.
       reset: `[T, ..., N]` bool, the step is the first of an episode.
       active: `[T, ..., N]` bool, the agent is alive and asked to act.
-      action: `[T, ..., N]` int32, what the agents do, for a critic of actions; `None` leaves such a critic out.
+      action: `[T, ..., N]` int32, what the agents do, for a critic of actions or a decoder; `None` leaves such a part
+        of a network out.
     """
 
     observation: Any

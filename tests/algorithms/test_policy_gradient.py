@@ -93,11 +93,20 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
         assert float(samples.advantage[trajectory.done].max()) == pytest.approx(-9.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("sharing", ["shared", "isolated"])
-def test_recurrent_replay_gives_ratio_one(sharing):
+@pytest.mark.parametrize(
+    ("sharing", "critic"), [("shared", "global_state"), ("isolated", "global_state"), ((0, 1, 0), "attention")]
+)
+def test_recurrent_replay_gives_ratio_one(sharing, critic):
     env = MatchTarget(team_size=3, max_steps=5)
     learner = algorithms.mappo(
-        env, num_envs=7, rollout_length=13, network="gru", gru_size=11, sharing=sharing, num_minibatches=7
+        env,
+        num_envs=7,
+        rollout_length=13,
+        network="gru",
+        gru_size=11,
+        sharing=sharing,
+        critic=critic,
+        num_minibatches=7,
     )
     state = init(learner)
     rollout, *_ = collect(learner, state)

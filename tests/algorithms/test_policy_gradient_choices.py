@@ -76,12 +76,13 @@ def test_the_penalty_follows_the_divergence():
         np.testing.assert_allclose(new.penalty / old.penalty, expected)
 
 
-def test_importance_factor_is_the_ratio_of_the_agents_before():
+@pytest.mark.parametrize("critic", ["global_state", "attention"])
+def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
     env = MatchTarget(team_size=3, max_steps=5)
-    learner = algorithms.happo(env, random_order=False, learning_rate=0.05, **SIZES)
+    learner = algorithms.happo(env, critic=critic, random_order=False, learning_rate=0.05, **SIZES)
     state = jax.jit(learner.init)(jax.random.key(0))
     team, batch = fresh_batch(learner, state)
-    agents, member = order._agents_of_policies(learner.network_module.policy_of_agent)
+    agents, member = order._agents_of_policies(learner.network_module)
     after, reweighed, _ = jax.jit(
         lambda team, batch: order._update_policy(
             learner, team, batch, 0, agents[0], member[0][None, None], jax.random.key(1), coefficients(learner)
@@ -119,9 +120,14 @@ def test_groups_of_unequal_size_take_turns():
     assert all(bool((a != b).any()) for a, b in zip(*map(jax.tree.leaves, (old.params, new.params)), strict=True))
 
 
-@pytest.mark.parametrize("sharing", ["shared", "isolated"])
-def test_an_agents_own_action_does_not_move_its_own_action_values(sharing):
-    learner = algorithms.coma(MatchTarget(team_size=3, max_steps=5), sharing=sharing, **SIZES)
+@pytest.mark.parametrize(
+    ("critic", "sharing"),
+    [("action", "shared"), ("action", "isolated"), ("attention", "shared"), ("attention", "isolated")],
+)
+def test_an_agents_own_action_does_not_move_its_own_action_values(critic, sharing):
+    learner = algorithms.coma(
+        MatchTarget(team_size=3, max_steps=5), critic=critic, sharing=sharing, **SIZES | {"hidden_sizes": (20, 3)}
+    )
     state = jax.jit(learner.init)(jax.random.key(0))
     _, batch = fresh_batch(learner, state)
     inputs = batch.samples.trajectory.inputs
@@ -203,6 +209,8 @@ def test_agents_gradients_add_up(sharing):
     "settings,message",
     [
         ({"credit": "coma"}, "go together"),
+        ({"critic": "attention", "network": "coordinator"}, "no critic of actions or with attention"),
+        ({"critic": "atention"}, "did you mean attention"),
         ({"credit": "shapely"}, "unknown credit"),
         ({"update_order": "sequential"}, "all agents share one"),
         ({"trust_region": "gate", "kl_radius": -1.0}, "kl_radius must be above 0"),

@@ -50,12 +50,14 @@ def actions(key, num_agents=N):
 
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate(module, params, memory, inputs, action=None):
-    return module.apply({"params": params}, memory, inputs, jnp.arange(inputs.active.shape[-1]), action)
+    inputs = inputs.replace(action=action)
+    return module.apply({"params": params}, memory, inputs, jnp.arange(inputs.active.shape[-1]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def maps_of(module, params, memory, inputs, action=None):
-    return attention_maps(module, params, memory, inputs, jnp.arange(inputs.active.shape[-1]), action)
+    inputs = inputs.replace(action=action)
+    return attention_maps(module, params, memory, inputs, jnp.arange(inputs.active.shape[-1]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -71,7 +73,7 @@ def gradient(module, params, memory, inputs, action=None):
 def init(module, key, inputs, action=None):
     """Random parameters, none of them zero or small as they are at the start; no time spent on orthogonal ones."""
     memory, index = memory_of(module, key, inputs.active.shape[-1]), jnp.arange(inputs.active.shape[-1])
-    shapes = jax.eval_shape(module.init, key, memory, inputs, index, action)["params"]
+    shapes = jax.eval_shape(module.init, key, memory, inputs.replace(action=action), index)["params"]
     random = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes), memory
 

@@ -59,11 +59,11 @@ def test_recurrent_core_forgets_at_a_reset(key):
 
 
 @pytest.mark.parametrize("network", ["mlp", "gru", "cnn"])
-@pytest.mark.parametrize("central_critic", [False, True])
-def test_isolated_with_equal_parameters_equals_shared(key, network, central_critic):
+@pytest.mark.parametrize("critic", ["observation", "global_state", "attention"])
+def test_isolated_with_equal_parameters_equals_shared(key, network, critic):
     space = Box(0, 1, (3, 5, 2)) if network == "cnn" else Box(0, 1, (11,))
     module = build_actor_critic(
-        space, 7, 3, network=network, hidden_sizes=(5, 13), gru_size=17, central_critic=central_critic, agent_id=True
+        space, 7, 3, network=network, hidden_sizes=(5, 13), gru_size=17, critic=critic, agent_id=True
     )
     shared, isolated = TeamNetwork(module, (0, 0, 0)), TeamNetwork(module, (0, 1, 2))
     observation, state = jax.random.uniform(key, (2, 19, 3, *space.shape)), jax.random.uniform(key, (2, 19, 23))
@@ -72,8 +72,11 @@ def test_isolated_with_equal_parameters_equals_shared(key, network, central_crit
     memory, reset = shared.initial_memory((19,)), jnp.zeros((2, 19, 3), bool)
     inputs = TeamInput(observation=observation, global_state=state, reset=reset, active=~reset)
     one = shared.apply(params, memory, inputs)
-    many = isolated.apply(repeated, memory, inputs)
+    many = isolated.apply(repeated, isolated.initial_memory((19,)), inputs)
+    if module.joint and module.memory_size:
+        # Each policy remembers every agent, here all the same.
+        many = (jax.tree.map(lambda leaf: leaf[:, :, 0], many[0]), *many[1:])
     assert one[1].shape == (2, 19, 3, 7) and one[2].shape == (2, 19, 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, many)
-    if central_critic:
+    if critic == "global_state":
         assert isolated.apply(repeated, memory, inputs.replace(global_state=None))[2] is None

@@ -1,4 +1,4 @@
-"""The coordinator as the network of a team, from one pass to an update of each learner."""
+"""Networks in which agents see each other, as a team's: from one pass to an update of each learner."""
 
 import functools
 import importlib.util
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_environments import DyingAgents, MatchTarget
+from toy_environments import DyingAgents, MatchTarget, PaidByOthers
 
 from jaxmarl_llm import algorithms, make
 from jaxmarl_llm.envs.spaces import Box
@@ -23,12 +23,14 @@ from jaxmarl_llm.networks import (
 )
 
 T, B, N, A, F, H = 2, 5, 3, 7, 11, 13
-PREDICTED = {"ippo": {"num_minibatches": 11, "num_epochs": 1}, "mappo": {"num_minibatches": 11, "num_epochs": 1}}
+GRU_ATTENTION = {"network": "gru", "gru_size": 17, "critic": "attention", "hidden_sizes": (13, 19)}
+PREDICTED = {"num_minibatches": 11, "num_epochs": 1}
 REPLAYED = {"batch_size": 13, "gradient_steps": 1, "replay_size": 200}
 
 
 def learner_of(algorithm, env, **settings):
-    settings = PREDICTED.get(algorithm, REPLAYED) | {"network": "coordinator", "hidden_sizes": (12,)} | settings
+    family = REPLAYED if algorithm in ("iql", "vdn", "qmix") else PREDICTED
+    settings = family | {"network": "coordinator", "hidden_sizes": (12,)} | settings
     return getattr(algorithms, algorithm)(env, num_envs=11, rollout_length=7, **settings)
 
 
@@ -85,11 +87,18 @@ def test_one_agent_shows_the_shapes_of_all(key):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sharing"),
-    [("mappo", (0, 1, 0)), ("vdn", "isolated")],
+    ("algorithm", "sharing", "settings"),
+    [
+        ("mappo", (0, 1, 0), {}),
+        ("vdn", "isolated", {}),
+        ("mappo", "isolated", GRU_ATTENTION),
+        ("coma", (0, 1, 0), {"network": "mlp", "critic": "attention"}),
+        ("happo", (0, 1, 0), GRU_ATTENTION),
+    ],
 )
-def test_every_axis_is_a_different_prime(algorithm, sharing):
-    learner = learner_of(algorithm, MatchTarget(team_size=3, choices=2, max_steps=5), sharing=sharing, agent_id=True)
+def test_every_axis_is_a_different_prime(algorithm, sharing, settings):
+    env = MatchTarget(team_size=3, choices=2, max_steps=5)
+    learner = learner_of(algorithm, env, sharing=sharing, agent_id=True, **settings)
     state = jax.jit(learner.init)(jax.random.key(0))
     before = jax.tree.map(jnp.copy, state.params)
     shapes = jax.eval_shape(lambda: state)
@@ -106,25 +115,80 @@ def test_every_axis_is_a_different_prime(algorithm, sharing):
                 assert float(jnp.abs(part).max()) > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
 
 
-def test_one_agent():
-    learner = learner_of("ippo", MatchTarget(team_size=1, max_steps=5))
+@pytest.mark.parametrize(("algorithm", "settings"), [("ippo", {}), ("coma", {"network": "mlp", "critic": "attention"})])
+def test_one_agent(algorithm, settings):
+    learner = learner_of(algorithm, MatchTarget(team_size=1, max_steps=5), **settings)
     state, metrics = jax.jit(learner.update)(jax.jit(learner.init)(jax.random.key(0)))
     assert np.isfinite(metrics["total_loss"])
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["mappo", "iql"])
-def test_what_dead_agents_see_changes_nothing(algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("mappo", {}),
+        ("iql", {}),
+        ("mappo", {"network": "mlp", "critic": "attention"}),
+        ("coma", {"network": "gru", "gru_size": 5, "critic": "attention", "sharing": (0, 1, 0)}),
+    ],
+)
+def test_what_dead_agents_see_changes_nothing(algorithm, settings):
     """The dead see, and are shown, numbers that would move any parameter."""
 
     def outcome(poison):
-        learner = learner_of(algorithm, DyingAgents(team_size=3, max_steps=5, poison=poison))
+        learner = learner_of(algorithm, DyingAgents(team_size=3, max_steps=5, poison=poison), **settings)
         return jax.jit(learner.update)(jax.jit(learner.init)(jax.random.key(0)))
 
     (state, metrics), (poisoned, poisoned_metrics) = outcome(0.0), outcome(500.0)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), state.params, poisoned.params)
     np.testing.assert_allclose(metrics["total_loss"], poisoned_metrics["total_loss"], rtol=1e-4)
+
+
+def test_values_with_attention_follow_their_agents_and_see_the_active_others():
+    learner = learner_of("ippo", MatchTarget(team_size=3), **GRU_ATTENTION)
+    network = learner.network_module
+    params, inputs = params_of(network, jax.random.key(0)), team_input(jax.random.key(1), [True, False, True])
+
+    @jax.jit
+    def evaluate(inputs):
+        return network.apply(params, network.initial_memory((B,)), inputs)[1:]
+
+    logits, value = evaluate(inputs)
+    order = jnp.array([2, 0, 1])
+    permuted = jax.tree.map(lambda leaf: leaf[:, :, order], inputs)
+    np.testing.assert_allclose(evaluate(permuted)[1], value[..., order], atol=1e-5)
+    for agent in range(3):
+        changed = inputs.replace(observation=inputs.observation.at[:, :, agent].add(1.0))
+        moved = [
+            np.abs(after - before) > 1e-5 for after, before in zip(evaluate(changed), (logits, value), strict=True)
+        ]
+        np.testing.assert_array_equal(moved[0].any((0, 1, 3)), np.arange(3) == agent)
+        np.testing.assert_array_equal(moved[1].any((0, 1)), (np.arange(3) == agent) | (agent != 1))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "acting", "critic", "least", "most"),
+    [
+        ("coma", True, "attention", 0.9, 1.0),
+        ("ippo", False, "attention", 0.9, 1.0),
+        ("ippo", False, "observation", -1.0, 0.2),
+    ],
+)
+def test_the_critic_learns_what_the_others_decide(algorithm, acting, critic, least, most):
+    env = PaidByOthers(team_size=3, choices=2, max_steps=11, acting=acting)
+    settings = {
+        "discount": 0.0,
+        "learning_rate": 1e-2,
+        "hidden_sizes": (16,),
+        "num_epochs": 4,
+        "entropy_coefficient": 0.1,
+    }
+    learner = learner_of(algorithm, env, network="mlp", critic=critic, **settings)
+    state, update = jax.jit(learner.init)(jax.random.key(0)), jax.jit(learner.update)
+    for _ in range(20):
+        state, metrics = update(state)
+    assert least < metrics["explained_variance"] <= most
 
 
 def foraging(num_agents, **settings):

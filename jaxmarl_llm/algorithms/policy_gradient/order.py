@@ -54,7 +54,7 @@ def policy_divergence(learner, params, new_params, batch: updates.Minibatch) -> 
         return masked_logits(logits, trajectory.action_mask)
 
     divergence = categorical_kl(logits(params), logits(new_params))
-    return policy_means(network.policy_of_agent, divergence[None], trajectory.inputs.active[None])[0]
+    return policy_means(network.policy_of_agent, divergence[None], trajectory.acting[None])[0]
 
 
 def take_turns(
@@ -72,13 +72,12 @@ def take_turns(
     Returns:
       The team after the update and the metrics, among them `policy_divergence` `[P]`.
     """
-    table = learner.network_module.policy_of_agent
     num_policies = learner.network_module.num_policies
     key_order, *keys = jax.random.split(key, 3)
     order = jnp.arange(num_policies)
     if learner.random_order:
         order = jax.random.permutation(key_order, num_policies)
-    agents, member = _agents_of_policies(table)
+    agents, member = _agents_of_policies(learner.network_module)
 
     def turn(carry, inputs):
         position, policy, key_rollout, key_update = inputs
@@ -113,9 +112,16 @@ def take_turns(
     }
 
 
-def _agents_of_policies(table: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """`[P, K]` int32, agents of each policy, filled up to the largest group; `[P, K]` bool, false for the filling."""
-    groups = [[agent for agent, policy in enumerate(table) if policy == p] for p in range(max(table) + 1)]
+def _agents_of_policies(network: TeamNetwork) -> tuple[jax.Array, jax.Array]:
+    """`[P, K]` int32, agents of each policy, filled up to the largest group; `[P, K]` bool, false for the filling.
+
+    A network in which agents see each other reads all agents at each turn: each group is filled up to the team.
+    """
+    table = network.policy_of_agent
+    if network.module.joint:
+        member = jnp.arange(network.num_policies)[:, None] == jnp.asarray(table)[None]
+        return jnp.broadcast_to(jnp.arange(len(table)), member.shape), member
+    groups = [[agent for agent, policy in enumerate(table) if policy == p] for p in range(network.num_policies)]
     size = max(map(len, groups))
     filled = [group + group[:1] * (size - len(group)) for group in groups]
     return jnp.asarray(filled), jnp.asarray([[i < len(group) for i in range(size)] for group in groups])
@@ -123,10 +129,12 @@ def _agents_of_policies(table: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
 
 def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, key, coefficients):
     """One policy's turn, as the learning problem of its K agents alone."""
+    network = learner.network_module
     params, optimizer_state = jax.tree.map(lambda leaf: leaf[policy][None], (team.params, team.optimizer_state))
-    memory = jax.tree.map(lambda leaf: leaf[:, agents], batch.memory)
+    of_policy = network.module.joint and network.num_policies > 1
+    memory = jax.tree.map(lambda leaf: leaf[:, :, policy] if of_policy else leaf[:, agents], batch.memory)
     samples = _take_agents(batch.samples, agents, member)
-    alone = learner.replace(network_module=TeamNetwork(learner.network_module.module, (0,) * len(agents)))
+    alone = learner.replace(network_module=TeamNetwork(network.module, (0,) * len(agents)))
     coefficients = dataclasses.replace(coefficients, penalty=coefficients.penalty[policy][None])
     whole = updates.whole_batch(alone, samples, memory, agents)
 
@@ -166,7 +174,7 @@ def _take_agents(samples: Samples, agents, member) -> Samples:
     # What a critic reads is the whole team's.
     shared = {"global_state": inputs.global_state, "action": inputs.action}
     taken = jax.tree.map(take, dataclasses.replace(inputs, **dict.fromkeys(shared)))
-    taken = dataclasses.replace(taken, active=taken.active & member, **shared)
+    taken = dataclasses.replace(taken, **shared)
     trajectory = jax.tree.map(take, dataclasses.replace(trajectory, inputs=None))
     trajectory = dataclasses.replace(trajectory, inputs=taken, alive=trajectory.alive & member)
     return dataclasses.replace(jax.tree.map(take, dataclasses.replace(samples, trajectory=None)), trajectory=trajectory)
@@ -215,7 +223,7 @@ def _reweigh(learner, params, batch: Batch, samples: Samples, whole: updates.Min
     trajectory = samples.trajectory
     _, logits, _ = learner.network_module.apply(params, whole.memory, trajectory.inputs, agents)
     log_ratio = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
-    log_ratio = jnp.where(trajectory.inputs.active, log_ratio - trajectory.log_prob, 0.0)
+    log_ratio = jnp.where(trajectory.acting, log_ratio - trajectory.log_prob, 0.0)
     assert batch.samples.factor is not None
     factor = batch.samples.factor * jnp.exp(jnp.sum(log_ratio, axis=-1, keepdims=True))
     weight = factor[..., 0]

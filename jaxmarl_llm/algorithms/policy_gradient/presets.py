@@ -8,11 +8,11 @@ from jaxmarl_llm.algorithms.schedules import SCHEDULES
 from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers, takes_fields_of
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.networks.build import build_actor_critic
+from jaxmarl_llm.networks.build import CRITICS, build_actor_critic
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.networks.team import TeamNetwork
 
-_CRITICS = ("observation", "global_state", "action")
+_CRITICS = (*CRITICS, "action")
 _TRUST_REGIONS = ("clip", "penalty", "gate", "penalty_and_gate")
 _ORDERS = ("simultaneous", "sequential")
 _RESAMPLE = ("every", "never", "importance")
@@ -81,8 +81,9 @@ def policy_gradient(
 
     Args:
       env: the raw environment (no automatic reset).
-      critic: what the critic sees: `"observation"` (own), `"global_state"` (central) or `"action"` (central, with a
-        value for each own action).
+      critic: what the critic sees: `"observation"` (own), `"global_state"` (central), `"attention"` (what the other
+        agents observe, by attention) or `"action"` (central, with a value for each own action). With `credit="coma"`
+        the attention is to the others' observations and actions, and there is a value for each own action.
       sharing: `"shared"` (one policy for all), `"isolated"` (one an agent), or a policy index for each agent.
       network, hidden_sizes, activation, gru_size: see `networks.build_actor_critic`.
       agent_id: tell the networks the agent's index (useful with a shared policy).
@@ -100,8 +101,8 @@ def policy_gradient(
         hidden_sizes=hidden_sizes,
         activation=activation,
         gru_size=gru_size,
-        central_critic=critic != "observation",
-        action_critic=critic == "action",
+        critic="global_state" if critic == "action" else critic,
+        action_critic=critic == "action" or settings.get("credit") == "coma",
         agent_id=agent_id,
     )
     table = sharing_table(sharing, env.num_agents)
@@ -138,8 +139,11 @@ def _check_settings(learner: PolicyGradient) -> None:
 def _check_together(learner: PolicyGradient, critic: str, network: str) -> None:
     """Refuses choices that do not go together."""
     credit, num_envs, table = learner.credit, learner.num_envs, learner.network_module.policy_of_agent
-    if (critic == "action") != (credit == "coma"):
-        raise UserError(f'critic="action" and credit="coma" go together, got critic={critic} and credit={credit}')
+    if critic != "attention" and (critic == "action") != (credit == "coma"):
+        raise UserError(
+            'critic="action" and credit="coma" go together (or coma with critic="attention"), '
+            f"got critic={critic} and credit={credit}"
+        )
     if credit in BRANCHING and network == "gru":
         raise UserError(f"credit={credit} plays on from single states, without memory: choose network=mlp or cnn")
     if credit == "leave_one_out" and num_envs < 2:

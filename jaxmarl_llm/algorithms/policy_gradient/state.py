@@ -85,6 +85,11 @@ class Trajectory:
     final_value: jax.Array
     alternatives: jax.Array | None = None
 
+    @property
+    def acting(self) -> jax.Array:
+        """`[T, B, N]` bool, the agent's action counts."""
+        return self.inputs.active & self.alive
+
 
 @struct.dataclass
 class Samples:

@@ -224,7 +224,7 @@ def whole_batch(learner, samples: Samples, memory: Any, agent_index: jax.Array |
     if agent_index is None:
         agent_index = jnp.arange(learner.network_module.num_agents)
     trajectory = samples.trajectory
-    weighed = _weigh(learner, *(leaf[None] for leaf in (samples.advantage, trajectory.inputs.active, trajectory.alive)))
+    weighed = _weigh(learner, *(leaf[None] for leaf in (samples.advantage, trajectory.acting, trajectory.alive)))
     weighed = jax.tree.map(lambda leaf: leaf[0], weighed)
     return Minibatch(
         samples=dataclasses.replace(samples, advantage=weighed.pop("advantage")),
@@ -236,7 +236,7 @@ def whole_batch(learner, samples: Samples, memory: Any, agent_index: jax.Array |
 
 def _draw(learner, samples: Samples, columns: jax.Array) -> dict[str, jax.Array]:
     """What depends on a whole minibatch, for all M of an epoch at once: `[M, T, columns, N]` (T is 1 for rows)."""
-    of_minibatch = (samples.advantage, samples.trajectory.inputs.active, samples.trajectory.alive)
+    of_minibatch = (samples.advantage, samples.trajectory.acting, samples.trajectory.alive)
     return _weigh(learner, *(jnp.moveaxis(jnp.take(leaf, columns, axis=1), 1, 0) for leaf in of_minibatch))
 
 
