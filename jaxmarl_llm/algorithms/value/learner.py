@@ -8,34 +8,26 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weight
+from jaxmarl_llm.algorithms.episodes import episode_metrics
+from jaxmarl_llm.algorithms.learner import Learner
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.algorithms.value import acting as actings
 from jaxmarl_llm.algorithms.value import update as updates
 from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay, sample_replay, set_priority, take_sequences
 from jaxmarl_llm.algorithms.value.state import ActingState, Replay, RolloutState, ValueState
-from jaxmarl_llm.envs.base import Environment, TimeStep
+from jaxmarl_llm.envs.base import TimeStep
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
-from jaxmarl_llm.networks.team import TeamNetwork
 
 
-@struct.dataclass
-class ValueLearner:
+@struct.dataclass(kw_only=True)
+class ValueLearner(Learner):
     """A team that learns action values from replayed sequences; build one with `iql`, `vdn`, `qmix`, `weighted_qmix`.
 
-    A frozen pytree: the float hyper-parameters are leaves, so learners can be vmapped over them; everything that
-    shapes the program is static. All methods are pure.
-
-    Axes: T rollout length, B environments, N agents, A actions, P policies.
-
-    Attributes:
-      env: the raw environment (no automatic reset).
-      network_module: action-value networks and the sharing table.
+    Attributes (beside those of every `Learner`):
       mixer: `"none"`, `"sum"`, `"monotonic"` or `"weighted"`.
       mixer_module: of the monotonic and the weighted mixer.
       central_module: unrestricted value of the joint action, of the weighted mixer.
       weighting: of the weighted mixer, `"optimistic"` or `"central"`.
-      num_envs: B.
       rollout_length: T, time steps an environment takes between updates and length of a replayed sequence. Beginning
         the next episode takes one, as in Gymnasium's next-step reset.
       gradient_steps: an update.
@@ -43,12 +35,6 @@ class ValueLearner:
       replay_size: time steps kept over all environments, rounded to whole rollouts, at least one.
       target_update_interval: gradient steps between updates of the target networks.
       double_q: the online network chooses the action that the target network values.
-      role_gradient_rows: time steps from which the agents' gradients are compared at each update; 0 for no comparison.
-      learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_steps`.
-      learning_rate: Adam's step size.
-      adam_epsilon: Adam's epsilon.
-      max_grad_norm: largest gradient norm of a policy, and of a mixer.
-      discount: discount factor.
       td_lambda: weight of longer returns: 0 for one step, 1 for all that the sequence holds.
       target_update_rate: how far targets move to the online parameters: 1 is a hard update.
       weight_floor: weight of the joint actions that the weighted mixer holds for worse.
@@ -57,30 +43,17 @@ class ValueLearner:
       priority_exponent: 0 draws sequences uniformly, 1 in proportion to their temporal-difference error.
       priority_weight_exponent: how far importance weights correct for that.
       learning_starts: environment steps before the first gradient step.
-      shaped_reward_coefficient: weight of `info["shaped_reward"]` when a step is stored.
-      shaped_reward_horizon: environment steps over which that weight falls to 0; 0 keeps it.
-      total_steps: environment steps of the whole run, for the schedule.
     """
 
-    env: Environment = struct.field(pytree_node=False)
-    network_module: TeamNetwork = struct.field(pytree_node=False)
     mixer: str = struct.field(pytree_node=False)
     mixer_module: QMixer | None = struct.field(pytree_node=False)
     central_module: JointActionValue | None = struct.field(pytree_node=False)
     weighting: str = struct.field(pytree_node=False, default="central")
-    num_envs: int = struct.field(pytree_node=False, default=16)
-    rollout_length: int = struct.field(pytree_node=False, default=128)
     gradient_steps: int = struct.field(pytree_node=False, default=8)
     batch_size: int = struct.field(pytree_node=False, default=32)
     replay_size: int = struct.field(pytree_node=False, default=100_000)
     target_update_interval: int = struct.field(pytree_node=False, default=200)
     double_q: bool = struct.field(pytree_node=False, default=True)
-    role_gradient_rows: int = struct.field(pytree_node=False, default=128)
-    learning_rate_schedule: str = struct.field(pytree_node=False, default="linear")
-    learning_rate: float = 2.5e-4
-    adam_epsilon: float = 1e-5
-    max_grad_norm: float = 0.5
-    discount: float = 0.99
     td_lambda: float = 0.0
     target_update_rate: float = 1.0
     weight_floor: float = 0.1
@@ -90,9 +63,6 @@ class ValueLearner:
     priority_exponent: float = 0.0
     priority_weight_exponent: float = 0.4
     learning_starts: float = 0.0
-    shaped_reward_coefficient: float = 1.0
-    shaped_reward_horizon: float = 0.0
-    total_steps: float = 1e6
 
     @property
     def env_groups(self) -> int:
@@ -103,11 +73,6 @@ class ValueLearner:
     def replay_capacity(self) -> int:
         """Sequences kept of each environment."""
         return max(1, round(self.replay_size / self.steps_per_update))
-
-    @property
-    def steps_per_update(self) -> int:
-        """Time steps of one update, `B * T`."""
-        return self.num_envs * self.rollout_length
 
     def init(self, key: jax.Array) -> ValueState:
         """Everything that training changes, at the start. The key is consumed."""
@@ -169,10 +134,8 @@ class ValueLearner:
           The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
         """
         key_collect, key_learn, key = jax.random.split(state.key, 3)
-        steps_done = state.update.astype(jnp.float32) * self.steps_per_update
-        rate = anneal(self.learning_rate, 0.0, steps_done / self.total_steps, schedule=self.learning_rate_schedule)
+        steps_done, rate, shaped_weight = self.progress(state.update)
         epsilon = anneal(self.epsilon, self.epsilon_final, steps_done / jnp.maximum(self.epsilon_steps, 1.0))
-        shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
         acting, sequences, record = self._collect(
             state.params, state.rollout.acting, key_collect, epsilon, shaped_weight
         )
@@ -230,17 +193,5 @@ class ValueLearner:
     def act(
         self, params: Any, timestep: TimeStep, memory: Any, key: jax.Array, greedy: bool = True
     ) -> tuple[jax.Array, Any]:
-        """Chooses the team's actions.
-
-        Args:
-          params: `state.params`.
-          timestep: from the environment; any leading batch axes.
-          memory: from `initial_memory` at the start of an episode, else from the last call.
-          key: consumed; unused when greedy.
-          greedy: take the best actions; else explore with probability `epsilon_final`.
-
-        Returns:
-          `(action [..., N] int32, memory)`.
-        """
         uniform = None if greedy else jax.random.uniform(key, (2, *timestep.active.shape))
         return actings.choose(self.network_module, params["agents"], timestep, memory, uniform, self.epsilon_final)

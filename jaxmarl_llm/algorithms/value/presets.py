@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from jaxmarl_llm.algorithms.schedules import SCHEDULES
 from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers, takes_fields_of
 from jaxmarl_llm.algorithms.value.learner import ValueLearner
 from jaxmarl_llm.envs.base import Environment
@@ -108,14 +107,8 @@ def value_learner(
         central_module=central if mixer == "weighted" else None,
         **settings,
     )
-    check_choices(
-        {
-            "weighting": (learner.weighting, WEIGHTINGS),
-            "learning_rate_schedule": (learner.learning_rate_schedule, SCHEDULES),
-        }
-    )
-    check_counts(learner, "num_envs", "rollout_length", "gradient_steps", "batch_size", "replay_size")
-    check_counts(learner, "target_update_interval")
-    check_counts(learner, "role_gradient_rows", at_least=0)
-    check_numbers(learner, "epsilon", "epsilon_final", "td_lambda", "discount", "target_update_rate", "weight_floor")
+    learner.check()
+    check_choices({"weighting": (learner.weighting, WEIGHTINGS)})
+    check_counts(learner, "gradient_steps", "batch_size", "replay_size", "target_update_interval")
+    check_numbers(learner, "epsilon", "epsilon_final", "td_lambda", "target_update_rate", "weight_floor")
     return learner
