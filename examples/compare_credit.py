@@ -23,7 +23,6 @@ import optax
 
 import jaxmarl_llm
 from jaxmarl_llm import algorithms, report
-from jaxmarl_llm.algorithms.policy_gradient.rollout import evaluate_step
 
 # 40 steps, the default horizon, hold 99 % of the weight at this discount.
 DISCOUNT, TD_LAMBDA = 0.9, 0.8
@@ -76,7 +75,7 @@ def train(env, steps, key):
     params = state.params
 
     def policy(timestep):
-        return evaluate_step(learner.network_module, params, {}, timestep, None)[1]
+        return learner.logits(params, timestep, {})[0]
 
     return policy
 

@@ -73,6 +73,19 @@ class PaidByOthers(ToyEnvironment):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AllDifferent(ToyEnvironment):
+    """All see the same; reward 1 to all where no two do the same. Equal policies without order have at best N!/N^N."""
+
+    def transition(self, key, state, action):
+        del key
+        different = jnp.bincount(action, length=self.choices).max() == 1
+        return state, jnp.where(different, 1.0, 0.0), False, {}
+
+    def observe(self, state):
+        return jnp.ones((self.team_size, 5))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RememberCue(ToyEnvironment):
     """Shows a number on the first step only; reward 1 for naming it on the last step. Only a memory solves it."""
 

@@ -85,6 +85,10 @@ class ActorCritic(nn.Module):
     def central_critic(self) -> bool:
         return self.critic == "global_state"
 
+    @property
+    def decoder(self) -> bool:
+        return False
+
     @nn.compact
     def __call__(
         self,

@@ -26,6 +26,7 @@ def build_actor_critic(
     critic: str = "observation",
     action_critic: bool = False,
     agent_id: bool = False,
+    decoder: bool = False,
 ) -> ActorCritic | Coordinator:
     """Builds the network of one policy for an observation space.
 
@@ -47,10 +48,11 @@ def build_actor_critic(
         `"global_state"`.
       action_critic: the critic is told the others' actions and values each own action.
       agent_id: tell the networks the agent's index.
+      decoder: the policy of a coordinator goes through the agents one after the other, see `ActionDecoder`.
 
     Raises:
       UserError: unknown network, critic or activation, no hidden layer, layers of several widths or another critic in a
-        coordinator, or a CNN for an observation that is no image.
+        coordinator, settings of a coordinator in another network, or a CNN for an observation that is no image.
     """
     if critic not in CRITICS:
         raise unknown_name("critic", critic, CRITICS)
@@ -58,6 +60,8 @@ def build_actor_critic(
         raise unknown_name("network", network, NETWORKS)
     if activation not in ("tanh", "relu"):
         raise unknown_name("activation", activation, ("tanh", "relu"))
+    if decoder and network != "coordinator":
+        raise UserError(f"decoder is a setting of network 'coordinator', the network is '{network}'")
     if network == "gru" and gru_size < 1:
         raise UserError(f"gru_size must be at least 1, got {gru_size}")
     if not hidden_sizes or min(hidden_sizes) < 1:
@@ -94,6 +98,7 @@ def build_actor_critic(
             num_heads=math.gcd(width, 4),
             agent_id=agent_id,
             num_agents=num_agents,
+            decoder=decoder,
         )
     return ActorCritic(
         make_input=make_input,

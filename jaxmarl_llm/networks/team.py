@@ -1,6 +1,7 @@
 """One network module for a team: which agent uses which set of parameters."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -20,6 +21,7 @@ class TeamModule(Protocol):
       central_critic: the value reads the global state, and is `None` without one.
       action_critic: the values are those of an agent's actions, and `None` without the team's actions.
       joint: what an agent's outputs are depends on what the others observe: rows of a whole team are to be given.
+      decoder: logits depend on the actions of the agents before; a joint network, with `sample` as `Coordinator`'s.
     """
 
     @property
@@ -33,6 +35,9 @@ class TeamModule(Protocol):
 
     @property
     def joint(self) -> bool: ...
+
+    @property
+    def decoder(self) -> bool: ...
 
     @property
     def init(self) -> Any: ...
@@ -102,7 +107,7 @@ class TeamNetwork:
 
     def apply(
         self, params: Any, memory: Any, inputs: TeamInput, agent_index: jax.Array | None = None
-    ) -> tuple[Any, jax.Array, jax.Array | None]:
+    ) -> tuple[Any, Any, jax.Array | None]:
         """Evaluates T steps of the whole team.
 
         Args:
@@ -113,7 +118,7 @@ class TeamNetwork:
 
         Returns:
           `(memory, logits [T, ..., N, A], value [T, ..., N])`, `[T, ..., N, A]` for a critic of actions; the value is
-          `None` where the critic was left out.
+          `None` where the critic was left out, and so are the logits of a decoder without actions.
         """
         if agent_index is None:
             agent_index = jnp.arange(self.num_agents)
@@ -150,6 +155,30 @@ class TeamNetwork:
             out_axes=(batch_axis, time_axis, time_axis if has_value else None),
         )(own, memory, inputs, agent_index)
 
+    def sample(
+        self, params: Any, memory: Any, inputs: TeamInput, choose: Callable
+    ) -> tuple[Any, jax.Array, jax.Array, jax.Array | None]:
+        """Chooses the team's actions with a decoder, one agent after the other.
+
+        Args:
+          params, memory, inputs: as in `apply`, of the whole team.
+          choose: see `Coordinator.sample`.
+
+        Returns:
+          `(memory, action [T, ..., N] int32, logits, value)`: what `apply` gives for that action, and the action.
+        """
+        if self.num_policies == 1:
+            own = jax.tree.map(lambda leaf: leaf[0], params)
+            agent_index = jnp.arange(self.num_agents)
+            return self.module.apply({"params": own}, memory, inputs, agent_index, choose, method="sample")
+        # Each agent's own decoder reads what the others' decoders chose. Compiled, the passes share their encoder.
+        action = jnp.zeros(inputs.active.shape, jnp.int32)
+        for agent in range(self.num_agents):
+            logits = self.apply(params, memory, dataclasses.replace(inputs, action=action))[1]
+            action = action.at[..., agent].set(choose(logits[..., agent, :], agent))
+        memory, logits, value = self.apply(params, memory, dataclasses.replace(inputs, action=action))
+        return memory, action, logits, value
+
     def _apply_joint(self, params, memory, inputs, agent_index):
         """Every policy sees the whole team; each agent takes its own policy's outputs."""
 
@@ -163,4 +192,5 @@ class TeamNetwork:
             return jnp.stack(rows, axis=axis)
 
         of_values = -2 if self.module.action_critic else -1
-        return memory, own_rows(logits, -2), None if value is None else own_rows(value, of_values)
+        logits = None if logits is None else own_rows(logits, -2)
+        return memory, logits, None if value is None else own_rows(value, of_values)

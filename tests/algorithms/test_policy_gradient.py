@@ -93,27 +93,37 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
         assert float(samples.advantage[trajectory.done].max()) == pytest.approx(-9.0, abs=1e-5)
 
 
+GRU = {"network": "gru", "gru_size": 11}
+
+
 @pytest.mark.parametrize(
-    ("sharing", "critic"), [("shared", "global_state"), ("isolated", "global_state"), ((0, 1, 0), "attention")]
+    ("sharing", "settings"),
+    [
+        ("shared", GRU),
+        ("isolated", GRU),
+        ((0, 1, 0), GRU | {"critic": "attention"}),
+        ("shared", {"network": "coordinator", "decoder": True}),
+        ((0, 1, 0), {"network": "coordinator", "decoder": True}),
+    ],
 )
-def test_recurrent_replay_gives_ratio_one(sharing, critic):
+def test_replay_gives_ratio_one(sharing, settings):
     env = MatchTarget(team_size=3, max_steps=5)
     learner = algorithms.mappo(
         env,
         num_envs=7,
         rollout_length=13,
-        network="gru",
-        gru_size=11,
         sharing=sharing,
-        critic=critic,
         num_minibatches=7,
+        hidden_sizes=(12,),
+        **settings,
     )
     state = init(learner)
     rollout, *_ = collect(learner, state)
     # The second rollout starts inside an episode, from a memory that is not zero.
     state = state.replace(rollout=rollout)
     _, trajectory, _, _ = collect(learner, state, jax.random.key(4))
-    assert int(trajectory.done.sum()) > 0 and bool(jnp.any(state.rollout.memory["actor"] != 0))
+    assert int(trajectory.done.sum()) > 0
+    assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(state.rollout.memory))
     _, logits, value = learner.network_module.apply(state.params, state.rollout.memory, trajectory.inputs)
     log_prob = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
     np.testing.assert_allclose(jnp.exp(log_prob - trajectory.log_prob), 1.0, atol=1e-5)
@@ -249,7 +259,11 @@ def test_act_without_a_trainer():
         timestep, env_state = env.reset(jax.random.key(1))
         memory = learner.initial_memory()
         for step in range(5):
-            action, memory = learner.act(state.params, timestep, memory, jax.random.key(step), greedy=step % 2 == 0)
+            before = memory
+            action, memory = learner.act(state.params, timestep, before, jax.random.key(step), greedy=step % 2 == 0)
+            logits, after = learner.logits(state.params, timestep, before)
+            jax.tree.map(np.testing.assert_array_equal, memory, after)
+            assert step % 2 or action.tolist() == jnp.argmax(logits, axis=-1).tolist()
             assert action.shape == (3,) and action.dtype == jnp.int32
             timestep, env_state = env.step(jax.random.key(step), env_state, action)
         assert bool(timestep.truncated)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_environments import DyingAgents, MatchTarget, PaidByOthers
+from toy_environments import AllDifferent, DyingAgents, MatchTarget, PaidByOthers
 
 from jaxmarl_llm import algorithms, make
 from jaxmarl_llm.envs.spaces import Box
@@ -45,9 +45,9 @@ def coordinator(**settings):
     return module.clone(**settings)
 
 
-def params_of(network, key):
+def params_of(network, key, width=F):
     """One policy's worth of noise for each policy: at the start, the policies are nearly the same."""
-    shapes = jax.eval_shape(network.init, key, jnp.zeros((N, F)), jnp.zeros((2,)))
+    shapes = jax.eval_shape(network.init, key, jnp.zeros((N, width)), jnp.zeros((2,)))
     random = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes)
 
@@ -94,6 +94,7 @@ def test_one_agent_shows_the_shapes_of_all(key):
         ("mappo", "isolated", GRU_ATTENTION),
         ("coma", (0, 1, 0), {"network": "mlp", "critic": "attention"}),
         ("happo", (0, 1, 0), GRU_ATTENTION),
+        ("ippo", "shared", {"decoder": True}),
     ],
 )
 def test_every_axis_is_a_different_prime(algorithm, sharing, settings):
@@ -115,7 +116,9 @@ def test_every_axis_is_a_different_prime(algorithm, sharing, settings):
                 assert float(jnp.abs(part).max()) > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), [("ippo", {}), ("coma", {"network": "mlp", "critic": "attention"})])
+@pytest.mark.parametrize(
+    ("algorithm", "settings"), [("ippo", {"decoder": True}), ("coma", {"network": "mlp", "critic": "attention"})]
+)
 def test_one_agent(algorithm, settings):
     learner = learner_of(algorithm, MatchTarget(team_size=1, max_steps=5), **settings)
     state, metrics = jax.jit(learner.update)(jax.jit(learner.init)(jax.random.key(0)))
@@ -129,6 +132,7 @@ def test_one_agent(algorithm, settings):
     [
         ("mappo", {}),
         ("iql", {}),
+        ("ippo", {"decoder": True}),
         ("mappo", {"network": "mlp", "critic": "attention"}),
         ("coma", {"network": "gru", "gru_size": 5, "critic": "attention", "sharing": (0, 1, 0)}),
     ],
@@ -191,6 +195,47 @@ def test_the_critic_learns_what_the_others_decide(algorithm, acting, critic, lea
     assert least < metrics["explained_variance"] <= most
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("decoder", "least", "most"), [(True, 0.95, 1.0), (False, 0.0, 0.4)])
+def test_a_decoder_breaks_the_symmetry_of_equal_agents(decoder, least, most):
+    env = AllDifferent(team_size=3, choices=3, max_steps=1)
+    settings = {"num_epochs": 4, "num_minibatches": 1, "learning_rate": 5e-3, "discount": 0.0, "total_steps": 60 * 77}
+    learner = learner_of("ippo", env, decoder=decoder, normalize_advantage=False, role_gradient_rows=0, **settings)
+
+    @jax.jit
+    @jax.vmap
+    def train(key):
+        return jax.lax.scan(lambda state, _: learner.update(state), learner.init(key), None, 60)
+
+    state, metrics = train(jax.random.split(jax.random.key(0), 5))
+    assert all(least <= value <= most for value in metrics["episode_return"][:, -1].tolist())
+    timestep, _ = env.reset(jax.random.key(0))
+    act = jax.vmap(lambda params: learner.act(params, timestep, {}, jax.random.key(0), greedy=True)[0])
+    assert [len(set(action)) for action in act(state.params).tolist()] == [3 if decoder else 1] * 5
+
+
+@pytest.mark.parametrize("sharing", ["shared", (0, 1, 0)])
+def test_a_decoder_acts_in_order(sharing):
+    """Each agent's action is the choice from the logits that its policy has for the actions before it."""
+    learner = learner_of("ippo", MatchTarget(team_size=3, choices=5), sharing=sharing, decoder=True, agent_id=True)
+    network = learner.network_module
+    timestep, _ = jax.vmap(learner.env.reset)(jax.random.split(jax.random.key(0), B))
+    params = params_of(network, jax.random.key(0), 5)
+    inputs = TeamInput(timestep.observation[None], None, ~timestep.active[None], timestep.active[None])
+    act = jax.jit(learner.act, static_argnames="greedy")
+    seen = []
+    for greedy in (True, False):
+        action, _ = act(params, timestep, {}, jax.random.key(3), greedy=greedy)
+        _, logits, _ = jax.jit(network.apply)(params, {}, inputs.replace(action=action[None]))
+        uniform = jax.random.uniform(jax.random.key(3), action.shape)
+        expected = jnp.argmax(logits[0], axis=-1) if greedy else algorithms.categorical_from_uniform(uniform, logits[0])
+        np.testing.assert_array_equal(action, expected)
+        seen.append(action)
+    assert (seen[0] != seen[1]).any()
+    with pytest.raises(UserError, match="call act instead"):
+        learner.logits(params, timestep, {})
+
+
 def foraging(num_agents, **settings):
     return make("foraging", num_agents=num_agents, rows=5, columns=5, max_steps=9, **settings)
 
@@ -242,6 +287,10 @@ def test_example_of_another_team_size(capsys):
         ("ippo", {"hidden_sizes": (8, 16)}, r"has several: use \(8, 8\)"),
         ("iql", {"last_action": True}, "cannot be told the last action"),
         ("ippo", {"network": "cordinator"}, "did you mean coordinator"),
+        ("ippo", {"network": "mlp", "decoder": True}, "decoder is a setting of network 'coordinator'"),
+        ("ippo", {"decoder": True, "credit": "difference"}, "choose credit=gae or leave_one_out"),
+        ("coma", {"decoder": True}, "no critic of actions"),
+        ("happo", {"decoder": True}, "use update_order=simultaneous"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(algorithm, settings, message):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxmarl_llm.algorithms.categorical import at_action, categorical_sample, masked_logits
+from jaxmarl_llm.algorithms.categorical import at_action, categorical_sample
 from jaxmarl_llm.algorithms.counterfactual import counterfactual_returns
 from jaxmarl_llm.algorithms.credit import counterfactual_advantage, leave_one_out_advantage
 from jaxmarl_llm.algorithms.episodes import shaped_reward
@@ -27,8 +27,7 @@ def brancher(learner, params: Any, shaped_weight) -> Callable | None:
     env, network = learner.env, learner.network_module
 
     def policy(timestep, key):
-        logits = evaluate_step(network, params, {}, timestep, None)[1]
-        return categorical_sample(key, masked_logits(logits, timestep.action_mask))
+        return categorical_sample(key, learner.logits(params, timestep, {})[0])
 
     def reward(timestep):
         return timestep.reward + shaped_weight * shaped_reward(timestep)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.categorical import categorical_mode, categorical_sample, masked_logits
-from jaxmarl_llm.algorithms.episodes import episode_metrics, shaped_reward_weight
+from jaxmarl_llm.algorithms.categorical import masked_logits
+from jaxmarl_llm.algorithms.episodes import episode_metrics
+from jaxmarl_llm.algorithms.learner import Learner
 from jaxmarl_llm.algorithms.policy_gradient import credit
 from jaxmarl_llm.algorithms.policy_gradient import order as turns
 from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
@@ -26,24 +27,15 @@ from jaxmarl_llm.algorithms.value_normalization import (
     normalize_value,
     update_value_statistics,
 )
-from jaxmarl_llm.envs.base import Environment, TimeStep
-from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.envs.base import TimeStep
+from jaxmarl_llm.errors import UserError
 
 
-@struct.dataclass
-class PolicyGradient:
+@struct.dataclass(kw_only=True)
+class PolicyGradient(Learner):
     """A team of policies trained by policy gradients; build one with a preset such as `ippo`.
 
-    A frozen pytree: the float hyper-parameters are leaves, so learners can be vmapped over them; everything that
-    shapes the program is static. All methods are pure.
-
-    Axes: T rollout length, B environments, N agents, A actions, P policies.
-
-    Attributes:
-      env: the raw environment (no automatic reset).
-      network_module: networks and the sharing table.
-      num_envs: B.
-      rollout_length: T, steps an environment takes between updates.
+    Attributes (beside those of every `Learner`):
       num_epochs: passes over a rollout.
       num_minibatches: gradient steps a pass.
       credit: whom the advantages credit: `"gae"`, `"coma"` (with a critic of actions), `"counterfactual"` (every other
@@ -59,14 +51,8 @@ class PolicyGradient:
       counterfactual_horizon: steps that the team plays on in each branch before the critic's value takes over.
       counterfactual_replays: replays of each branch.
       default_action: what an agent does in difference rewards.
-      role_gradient_rows: rows from which the agents' gradients are compared at each update; 0 for no comparison.
-      learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_steps`.
       normalize_advantage: standardise advantages within each minibatch and policy.
       normalize_value: the critic predicts returns in units of their running statistics.
-      learning_rate: Adam's step size.
-      adam_epsilon: Adam's epsilon.
-      max_grad_norm: largest global gradient norm of a policy.
-      discount: discount factor.
       gae_lambda: decay of generalised advantage estimation.
       clip_low, clip_high: clip range of the probability ratio below and above 1.
       kl_radius: divergence in nats that penalties aim at and gates enforce.
@@ -76,15 +62,8 @@ class PolicyGradient:
       value_coefficient: weight of the value loss.
       entropy_coefficient, entropy_coefficient_final: weight of the entropy bonus at the start and at `total_steps`;
         `None` keeps it constant.
-      shaped_reward_coefficient: weight of `info["shaped_reward"]`.
-      shaped_reward_horizon: environment steps over which that weight falls to 0; 0 keeps it.
-      total_steps: environment steps of the whole run, for the schedules.
     """
 
-    env: Environment = struct.field(pytree_node=False)
-    network_module: TeamNetwork = struct.field(pytree_node=False)
-    num_envs: int = struct.field(pytree_node=False, default=16)
-    rollout_length: int = struct.field(pytree_node=False, default=128)
     num_epochs: int = struct.field(pytree_node=False, default=4)
     num_minibatches: int = struct.field(pytree_node=False, default=4)
     credit: str = struct.field(pytree_node=False, default="gae")
@@ -95,14 +74,8 @@ class PolicyGradient:
     counterfactual_horizon: int = struct.field(pytree_node=False, default=8)
     counterfactual_replays: int = struct.field(pytree_node=False, default=1)
     default_action: int = struct.field(pytree_node=False, default=0)
-    role_gradient_rows: int = struct.field(pytree_node=False, default=128)
-    learning_rate_schedule: str = struct.field(pytree_node=False, default="linear")
     normalize_advantage: bool = struct.field(pytree_node=False, default=True)
     normalize_value: bool = struct.field(pytree_node=False, default=False)
-    learning_rate: float = 2.5e-4
-    adam_epsilon: float = 1e-5
-    max_grad_norm: float = 0.5
-    discount: float = 0.99
     gae_lambda: float = 0.95
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -113,9 +86,6 @@ class PolicyGradient:
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.01
     entropy_coefficient_final: float | None = None
-    shaped_reward_coefficient: float = 1.0
-    shaped_reward_horizon: float = 0.0
-    total_steps: float = 1e6
 
     @property
     def env_groups(self) -> int:
@@ -161,17 +131,11 @@ class PolicyGradient:
           The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
         """
         key_rollout, key_epochs, key = jax.random.split(state.key, 3)
-        steps_done = state.update.astype(jnp.float32) * self.steps_per_update
-        progress = steps_done / self.total_steps
+        steps_done, rate, shaped_weight = self.progress(state.update)
         entropy = self.entropy_coefficient
         if self.entropy_coefficient_final is not None:
-            entropy = anneal(entropy, self.entropy_coefficient_final, progress)
-        coefficients = updates.Coefficients(
-            learning_rate=anneal(self.learning_rate, 0.0, progress, schedule=self.learning_rate_schedule),
-            entropy=entropy,
-            penalty=state.penalty,
-        )
-        shaped_weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
+            entropy = anneal(entropy, self.entropy_coefficient_final, steps_done / self.total_steps)
+        coefficients = updates.Coefficients(learning_rate=rate, entropy=entropy, penalty=state.penalty)
 
         def fresh(team, key):
             return self._fresh_batch(team, key, shaped_weight, coefficients)
@@ -247,28 +211,33 @@ class PolicyGradient:
         team = team.replace(rollout=rollout, value_statistics=value_statistics)
         return team, turns.Batch(memory=memory, samples=samples, metrics=metrics)
 
-    def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
-        """Memory at the start of an episode for `act`: pytree of `batch_shape + (N, H)`, empty if feed-forward."""
-        return self.network_module.initial_memory(batch_shape)
+    def logits(self, params: Any, timestep: TimeStep, memory: Any) -> tuple[jax.Array, Any]:
+        """The team's policies.
+
+        Args:
+          params, timestep, memory: as in `act`.
+
+        Returns:
+          `(logits [..., N, A] float32, memory)`; an illegal action has hardly any probability, see `masked_logits`.
+
+        Raises:
+          UserError: the policy is a decoder, whose logits depend on the actions of the agents before.
+        """
+        if self.network_module.module.decoder:
+            raise UserError("a decoder's logits depend on the actions of the agents before: call act instead of logits")
+        memory, logits, _ = rollouts.evaluate_step(self.network_module, params, memory, timestep, None)
+        return masked_logits(logits, timestep.action_mask), memory
 
     def act(
         self, params: Any, timestep: TimeStep, memory: Any, key: jax.Array, greedy: bool = True
     ) -> tuple[jax.Array, Any]:
-        """Chooses the team's actions.
-
-        Args:
-          params: `state.params`.
-          timestep: from the environment; any leading batch axes.
-          memory: from `initial_memory` at the start of an episode, else from the last call.
-          key: consumed; unused when greedy.
-          greedy: take the likeliest action instead of a sample.
-
-        Returns:
-          `(action [..., N] int32, memory)`.
-        """
-        memory, logits, _ = rollouts.evaluate_step(self.network_module, params, memory, timestep, None)
-        logits = masked_logits(logits, timestep.action_mask)
-        return categorical_mode(logits) if greedy else categorical_sample(key, logits), memory
+        uniform = None if greedy else jax.random.uniform(key, timestep.active.shape)
+        if self.network_module.module.decoder:
+            inputs, mask = rollouts.team_input(timestep, None), timestep.action_mask
+            memory, _, action, _ = rollouts.decode(self.network_module, params, memory, inputs, mask, uniform)
+            return action, memory
+        logits, memory = self.logits(params, timestep, memory)
+        return rollouts.choose(logits, uniform), memory
 
     def _assess(self, team, memory, trajectory: Trajectory, last_value):
         """Advantages and targets of a rollout, the critic's statistics after it, and the explained variance."""

@@ -4,7 +4,6 @@ from typing import Any
 
 from jaxmarl_llm.algorithms.policy_gradient.credit import BRANCHING, CREDITS
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
-from jaxmarl_llm.algorithms.schedules import SCHEDULES
 from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers, takes_fields_of
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, unknown_name
@@ -75,6 +74,7 @@ def policy_gradient(
     activation: str = "tanh",
     gru_size: int = 64,
     agent_id: bool = False,
+    decoder: bool = False,
     **settings: Any,
 ) -> PolicyGradient:
     """Builds a learner from its independent choices.
@@ -87,6 +87,8 @@ def policy_gradient(
       sharing: `"shared"` (one policy for all), `"isolated"` (one an agent), or a policy index for each agent.
       network, hidden_sizes, activation, gru_size: see `networks.build_actor_critic`.
       agent_id: tell the networks the agent's index (useful with a shared policy).
+      decoder: with `network="coordinator"`, each agent's policy knows the actions of the agents before it in the same
+        step (multi-agent transformer, Wen et al. 2022).
       **settings: fields of `PolicyGradient`, described there.
 
     Raises:
@@ -104,6 +106,7 @@ def policy_gradient(
         critic="global_state" if critic == "action" else critic,
         action_critic=critic == "action" or settings.get("credit") == "coma",
         agent_id=agent_id,
+        decoder=decoder,
     )
     table = sharing_table(sharing, env.num_agents)
     learner = PolicyGradient(env=env, network_module=TeamNetwork(module, table), **settings)
@@ -114,12 +117,12 @@ def policy_gradient(
 
 def _check_settings(learner: PolicyGradient) -> None:
     """Refuses choices and numbers that are wrong by themselves."""
+    learner.check()
     check_choices(
         {
             "credit": (learner.credit, CREDITS),
             "trust_region": (learner.trust_region, _TRUST_REGIONS),
             "update_order": (learner.update_order, _ORDERS),
-            "learning_rate_schedule": (learner.learning_rate_schedule, SCHEDULES),
         }
     )
     resample = learner.resample
@@ -127,9 +130,9 @@ def _check_settings(learner: PolicyGradient) -> None:
         raise unknown_name("resample", resample, _RESAMPLE)
     if not isinstance(resample, str) and resample < 1:
         raise UserError(f"resample must be every, never, importance or turns a rollout of at least 1, got {resample}")
-    check_counts(learner, "num_envs", "rollout_length", "num_epochs", "num_minibatches", "counterfactual_replays")
-    check_counts(learner, "counterfactual_horizon", "role_gradient_rows", at_least=0)
-    check_numbers(learner, "discount", "gae_lambda")
+    check_counts(learner, "num_epochs", "num_minibatches", "counterfactual_replays")
+    check_counts(learner, "counterfactual_horizon", at_least=0)
+    check_numbers(learner, "gae_lambda")
     check_numbers(learner, "kl_radius", "fisher_damping", above=0.0)
     num_actions = learner.env.action_space.n
     if not 0 <= learner.default_action < num_actions:
@@ -146,6 +149,9 @@ def _check_together(learner: PolicyGradient, critic: str, network: str) -> None:
         )
     if credit in BRANCHING and network == "gru":
         raise UserError(f"credit={credit} plays on from single states, without memory: choose network=mlp or cnn")
+    if credit in BRANCHING and learner.network_module.module.decoder:
+        raise UserError(f"credit={credit} changes one agent's action alone, a decoder's next agents follow: choose "
+                        "credit=gae or leave_one_out")  # fmt: skip
     if credit == "leave_one_out" and num_envs < 2:
         raise UserError("credit=leave_one_out compares environments: use num_envs of at least 2")
     sequential = learner.update_order == "sequential"

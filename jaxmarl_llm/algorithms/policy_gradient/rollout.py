@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.categorical import at_action, categorical_from_uniform, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.categorical import (
+    at_action,
+    categorical_from_uniform,
+    categorical_log_prob,
+    categorical_mode,
+    masked_logits,
+)
 from jaxmarl_llm.algorithms.episodes import StepRecord, add_step, init_totals
 from jaxmarl_llm.algorithms.policy_gradient.state import RolloutState, Trajectory
 from jaxmarl_llm.envs.base import Environment, TimeStep
@@ -48,6 +54,25 @@ def apply_step(network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput
     return memory, logits[0], None if value is None else value[0]
 
 
+def choose(logits: jax.Array, uniform: jax.Array | None) -> jax.Array:
+    """Actions from masked logits and uniform random numbers `[...]`; the likeliest ones without numbers."""
+    return categorical_mode(logits) if uniform is None else categorical_from_uniform(uniform, logits)
+
+
+def decode(
+    network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput, action_mask: jax.Array, uniform: jax.Array | None
+) -> tuple[Any, jax.Array, jax.Array, Any]:
+    """As `decide`, for networks with a decoder: each agent knows the actions of those before it."""
+
+    def choose_next(logits, agent):
+        logits = masked_logits(logits, action_mask[None, ..., agent, :])
+        return choose(logits, None if uniform is None else uniform[None, ..., agent])
+
+    one_step = jax.tree.map(lambda leaf: leaf[None], inputs)
+    memory, action, logits, value = network.sample(params, memory, one_step, choose_next)
+    return memory, masked_logits(logits[0], action_mask), action[0], None if value is None else value[0]
+
+
 def decide(
     network: TeamNetwork, params: Any, memory: Any, inputs: TeamInput, action_mask: jax.Array, uniform: jax.Array
 ) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
@@ -55,9 +80,11 @@ def decide(
 
     A critic of actions values the action that was sampled.
     """
+    if network.module.decoder:
+        return decode(network, params, memory, inputs, action_mask, uniform)
     after, logits, value = apply_step(network, params, memory, inputs)
     logits = masked_logits(logits, action_mask)
-    action = categorical_from_uniform(uniform, logits)
+    action = choose(logits, uniform)
     if network.module.action_critic:
         after, _, q_values = apply_step(network, params, memory, dataclasses.replace(inputs, action=action))
         value = at_action(q_values, action)
@@ -112,6 +139,7 @@ def collect(
       `(rollout, trajectory, record, last_value)`; `last_value` `[B, N]` is the value of the time step after the last.
     """
 
+    reads_actions = network.module.action_critic or network.module.decoder
     # Random numbers belong to an environment, whichever device it is on.
     index_of_env = mesh.global_index(rollout.reset.shape[0])
     keys_of_envs = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
@@ -133,7 +161,7 @@ def collect(
         totals, record = add_step(rollout.totals, timestep, True)
 
         trajectory = Trajectory(
-            inputs=dataclasses.replace(inputs, action=action if network.module.action_critic else None),
+            inputs=dataclasses.replace(inputs, action=action if reads_actions else None),
             action_mask=now.action_mask,
             alive=alive,
             action=action,
