@@ -52,6 +52,22 @@ class ConstantReward(ToyEnvironment):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberedEpisodes(ToyEnvironment):
+    """Reward at every step: how many episodes came before, which the state takes from one to the next."""
+
+    def initial_state(self, key):
+        del key
+        return ToyState(step=jnp.int32(0), value=jnp.zeros((self.team_size,), jnp.int32))
+
+    def next_episode(self, key, state):
+        return self.initial_state(key).replace(value=state.value + 1)
+
+    def transition(self, key, state, action):
+        del key, action
+        return state, state.value.astype(jnp.float32), False, {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MatchTarget(ToyEnvironment):
     """Reward 1 to each agent that names the number it sees; a new number each step. Optimum: `max_steps`."""
 

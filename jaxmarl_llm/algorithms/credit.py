@@ -128,15 +128,17 @@ def sampled_shapley_values(coalition_value_fn, key, *, num_agents, num_permutati
     return jnp.moveaxis(jnp.mean(marginal, axis=0), 0, -1)
 
 
-def leave_one_out_advantage(reward, *, axis):
+def leave_one_out_advantage(reward, *, axis, mask=None):
     """Advantage of each sample over the mean of its siblings (Ahmadian et al. 2024, eq. 6).
 
     Args:
       reward: `[..., G, ...]` float, one return per sample of a group.
       axis: the group axis G; at least two samples.
+      mask: bool like `reward`, the samples that count; `None` for all.
 
     Returns:
-      `reward - (sum over siblings) / (G - 1)`, same shape as `reward`; sums to zero over `axis`.
+      `reward - (sum over siblings) / (G - 1)`, same shape as `reward`; sums to zero over `axis`. 0 for samples that do
+      not count or have no sibling that does.
 
     Raises:
       ValueError: G is 1, where no sibling exists.
@@ -144,7 +146,11 @@ def leave_one_out_advantage(reward, *, axis):
     size = jnp.shape(reward)[axis]
     if size < 2:
         raise ValueError("leave_one_out_advantage needs at least two samples along axis, got one: no sibling exists")
-    return (reward - jnp.mean(reward, axis=axis, keepdims=True)) * (size / (size - 1))
+    if mask is None:
+        return (reward - jnp.mean(reward, axis=axis, keepdims=True)) * (size / (size - 1))
+    count = jnp.sum(mask, axis=axis, keepdims=True)
+    others = jnp.sum(jnp.where(mask, reward, 0.0), axis=axis, keepdims=True) - reward
+    return jnp.where(mask & (count > 1), reward - others / jnp.maximum(count - 1, 1), 0.0)
 
 
 def _check_batch(name, array, axes, batch_shape, num_axes):

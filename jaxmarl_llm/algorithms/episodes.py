@@ -29,13 +29,15 @@ class StepRecord:
       done: `[T, B]` bool, an episode ended on the step.
       episode_return: `[T, B, N]` float32, return of the episode that ended on the step, else 0.
       episode_length: `[T, B]` int32, likewise.
-      shaped_reward: `[T, B, N]` float32, before its weight.
+      shaped_reward: `[T, B, N]` float32, before its weight; 0 where the step was none.
+      counted: `[T, B]` bool, false where the step was none.
     """
 
     done: jax.Array
     episode_return: jax.Array
     episode_length: jax.Array
     shaped_reward: jax.Array
+    counted: jax.Array
 
 
 def init_totals(num_envs: int, num_agents: int) -> EpisodeTotals:
@@ -58,7 +60,8 @@ def add_step(totals: EpisodeTotals, timestep: TimeStep, counted: jax.Array | boo
         done=done,
         episode_return=jnp.where(done[:, None], episode_return, 0.0),
         episode_length=jnp.where(done, episode_length, 0),
-        shaped_reward=shaped_reward(timestep),
+        shaped_reward=jnp.where(jnp.broadcast_to(counted, done.shape)[:, None], shaped_reward(timestep), 0.0),
+        counted=jnp.broadcast_to(counted, done.shape),
     )
     totals = EpisodeTotals(
         episode_return=jnp.where(done[:, None], 0.0, episode_return),
@@ -76,12 +79,13 @@ def episode_metrics(record: StepRecord) -> dict[str, jax.Array]:
     Returns:
       Float32 scalars, and `[N]` arrays under names that begin with `agent_`.
     """
-    finished, total_return, total_length, mean_shaped = mesh.sum_over_devices(
+    finished, total_return, total_length, total_shaped, steps = mesh.sum_over_devices(
         (
             jnp.sum(record.done.astype(jnp.float32)),
             jnp.sum(record.episode_return, axis=(0, 1)),
             jnp.sum(record.episode_length.astype(jnp.float32)),
-            jnp.mean(record.shaped_reward, axis=(0, 1)) / mesh.num_devices(),
+            jnp.sum(record.shaped_reward, axis=(0, 1)),
+            jnp.sum(record.counted.astype(jnp.float32)),
         )
     )
     agent_return = total_return / finished
@@ -90,7 +94,7 @@ def episode_metrics(record: StepRecord) -> dict[str, jax.Array]:
         "episode_length": total_length / finished,
         "episodes_finished": finished,
         "agent_return": agent_return,
-        "agent_shaped_reward": mean_shaped,
+        "agent_shaped_reward": total_shaped / steps,
     }
 
 

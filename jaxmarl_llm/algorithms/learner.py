@@ -63,6 +63,7 @@ class Learner:
         check_counts(self, "num_envs", "rollout_length")
         check_counts(self, "role_gradient_rows", at_least=0)
         check_numbers(self, "discount")
+        check_numbers(self, "total_steps", "max_grad_norm", above=0.0)
 
     def progress(self, update: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """`(steps_done, learning_rate, shaped_weight)` `[]` float32 before the update of that number."""

@@ -8,13 +8,13 @@ def masked_mean(value, mask, *, axis=None):
 
     Args:
       value: `[...]` float.
-      mask: `[...]` bool or non-negative weights, same shape as `value`.
+      mask: bool or non-negative weights, of the shape of `value` or broadcast to it.
       axis: axes to average over; all of them by default.
 
     Returns:
       The mean, with `axis` removed.
     """
-    mask = mask.astype(value.dtype)
+    mask = jnp.broadcast_to(mask, value.shape).astype(value.dtype)
     total = jnp.sum(jnp.where(mask > 0, value, 0.0) * mask, axis=axis)
     return total / jnp.maximum(jnp.sum(mask, axis=axis), jnp.finfo(value.dtype).tiny)
 
@@ -24,7 +24,7 @@ def masked_standardize(value, mask, *, axis=None, epsilon=1e-8):
 
     Args:
       value: `[...]` float.
-      mask: `[...]` bool or weights, same shape.
+      mask: bool or weights, of the same shape or broadcast to it.
       axis: axes over which the statistics are taken; all by default.
       epsilon: added to the standard deviation.
 

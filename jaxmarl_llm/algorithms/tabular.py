@@ -103,8 +103,12 @@ def tabular_q_learning(
         # What a dead agent, or one that is not asked, meets teaches it nothing.
         learns = ~jnp.all(timestep.terminated, keepdims=True) if joint else timestep.active & ~timestep.terminated
         q = q.at[learner, row, column].set(jnp.where(learns, new, at_action(values, column)))
-        begun = jax.lax.cond(after.done, lambda: env.reset(key_reset), lambda: (after, env_state))
-        return (q, *begun), after.reward.mean()
+
+        def new_episode():
+            first = env.next_episode(key_reset, env_state)
+            return env.first_timestep(first), first
+
+        return (q, *jax.lax.cond(after.done, new_episode, lambda: (after, env_state))), after.reward.mean()
 
     key_start, key_uniform, key_steps, key_resets = jax.random.split(key, 4)
     inputs = (

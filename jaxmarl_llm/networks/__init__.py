@@ -7,6 +7,8 @@ from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.coordinator import Coordinator
 from jaxmarl_llm.networks.entities import EntityInput
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer, one_hot_factors
+from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
+from jaxmarl_llm.networks.q_network import QNetwork, build_q_network
 from jaxmarl_llm.networks.random_distillation import RandomDistillation
 from jaxmarl_llm.networks.recurrent import RecurrentCore
 from jaxmarl_llm.networks.team import TeamModule, TeamNetwork
@@ -21,6 +23,9 @@ __all__ = [
     "EntityInput",
     "FactoredInput",
     "InputLayer",
+    "JointActionValue",
+    "QMixer",
+    "QNetwork",
     "RandomDistillation",
     "RecurrentCore",
     "TeamInput",
@@ -28,6 +33,7 @@ __all__ = [
     "TeamNetwork",
     "attention_maps",
     "build_actor_critic",
+    "build_q_network",
     "masked_attention",
     "one_hot_factors",
 ]

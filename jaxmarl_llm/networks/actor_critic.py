@@ -89,6 +89,10 @@ class ActorCritic(nn.Module):
     def decoder(self) -> bool:
         return False
 
+    @nn.nowrap
+    def memory_shapes(self, num_agents: int) -> dict[str, tuple[int, int]]:
+        return {name: (num_agents, self.memory_size) for name in ("actor", "critic") if self.memory_size}
+
     @nn.compact
     def __call__(
         self,

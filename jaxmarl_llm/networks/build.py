@@ -27,6 +27,8 @@ def build_actor_critic(
     action_critic: bool = False,
     agent_id: bool = False,
     decoder: bool = False,
+    memory_size: int = 0,
+    memory_tokens: int = 0,
 ) -> ActorCritic | Coordinator:
     """Builds the network of one policy for an observation space.
 
@@ -48,7 +50,9 @@ def build_actor_critic(
         `"global_state"`.
       action_critic: the critic is told the others' actions and values each own action.
       agent_id: tell the networks the agent's index.
-      decoder: the policy of a coordinator goes through the agents one after the other, see `ActionDecoder`.
+      decoder, memory_size, memory_tokens: of a coordinator, see `networks.Coordinator`: the policy goes through the
+        agents one after the other; width of a recurrent unit on each agent's token, and number of memory tokens of the
+        team, that last through an episode (0 for none).
 
     Raises:
       UserError: unknown network, critic or activation, no hidden layer, layers of several widths or another critic in a
@@ -60,8 +64,11 @@ def build_actor_critic(
         raise unknown_name("network", network, NETWORKS)
     if activation not in ("tanh", "relu"):
         raise unknown_name("activation", activation, ("tanh", "relu"))
-    if decoder and network != "coordinator":
-        raise UserError(f"decoder is a setting of network 'coordinator', the network is '{network}'")
+    for name, value in {"decoder": decoder, "memory_size": memory_size, "memory_tokens": memory_tokens}.items():
+        if value and network != "coordinator":
+            raise UserError(f"{name} is a setting of network 'coordinator', the network is '{network}'")
+        if value < 0:
+            raise UserError(f"{name} must be at least 0, got {value}")
     if network == "gru" and gru_size < 1:
         raise UserError(f"gru_size must be at least 1, got {gru_size}")
     if not hidden_sizes or min(hidden_sizes) < 1:
@@ -99,6 +106,8 @@ def build_actor_critic(
             agent_id=agent_id,
             num_agents=num_agents,
             decoder=decoder,
+            memory_size=memory_size,
+            memory_tokens=memory_tokens,
         )
     return ActorCritic(
         make_input=make_input,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxmarl_llm.networks.action_decoder import ActionDecoder
-from jaxmarl_llm.networks.attention import AttentionBlock
+from jaxmarl_llm.networks.attention import MAPS, AttentionBlock
 from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
@@ -55,8 +55,9 @@ class Coordinator(nn.Module):
       num_layers: number of attention layers among the agents (and as many in the decoder).
       num_heads: attention heads of a layer; it divides the width.
       memory_size: H, of a recurrent core that each agent's token passes first; 0 for none.
-      memory_tokens: number of learned tokens beside the agents, a blackboard to write to in one layer and read from
-        in the next (Burtsev et al. 2020); more than 0 needs at least two layers to matter beyond a constant.
+      memory_tokens: R, number of learned tokens beside the agents, a blackboard that they write to in one layer and
+        read from in the next (Burtsev et al. 2020), and on the steps to come (Bulatov et al. 2022); it is wiped at the
+        first step of an episode, which all agents of a team begin together.
       agent_id: add a learned vector for the agent's index.
       num_agents: largest team with `agent_id`.
       heads: one or two of `"policy"`, `"value"`, `"q"` (a value for each action).
@@ -74,6 +75,11 @@ class Coordinator(nn.Module):
     num_agents: int = 0
     heads: tuple[str, ...] = ("policy", "value")
     decoder: bool = False
+
+    @nn.nowrap
+    def memory_shapes(self, num_agents: int) -> dict[str, tuple[int, int]]:
+        shapes = {"actor": (num_agents, self.memory_size), "blackboard": (self.memory_tokens, self.width)}
+        return {name: shape for name, shape in shapes.items() if min(shape) > 0}
 
     # What a `TeamNetwork` asks: agents see each other, and the values need neither global state nor actions.
     @property
@@ -103,6 +109,7 @@ class Coordinator(nn.Module):
             self.agent = self.param("agent", orthogonal(1.0), (self.num_agents, self.width))
         if self.memory_tokens:
             self.blackboard = self.param("blackboard", orthogonal(1.0), (self.memory_tokens, self.width))
+            self.norm_blackboard = nn.LayerNorm()
         self.outputs = {
             kind: Head(kind, self.num_actions) for kind in self.heads if not (self.decoder and kind == "policy")
         }
@@ -115,7 +122,8 @@ class Coordinator(nn.Module):
         """Evaluates T steps of the team.
 
         Args:
-          memory: dict of `[..., N, H]` float32, of which `"actor"` is used; empty without recurrent core.
+          memory: dict of `[..., N, H]` float32 under `"actor"`, with a recurrent core, and of `[..., R, E]` float32
+            under `"blackboard"`, with memory tokens.
           inputs: observation, reset and active are used, and with a decoder `action`: each agent's logits are
             conditioned on the actions of those before it, and `None` leaves the policy out.
           agent_index: `[N]` int32, used with `agent_id`.
@@ -172,13 +180,30 @@ class Coordinator(nn.Module):
         if self.memory_size:
             after, y = self.recurrent(memory["actor"], nn.relu(x), inputs.reset)
             memory, x = {**memory, "actor": after}, x + self.recall(y)
-        num_agents, present = x.shape[-2], inputs.active
-        if self.memory_tokens:
-            shape = (*x.shape[:-2], self.memory_tokens, self.width)
-            blackboard = self.blackboard.reshape((1,) * (x.ndim - 2) + shape[-2:])
-            x = jnp.concatenate([x, jnp.broadcast_to(blackboard, shape)], axis=-2)
-            present = jnp.concatenate([present, jnp.ones(shape[:-1], bool)], axis=-1)
+        if not self.memory_tokens:
+            return memory, self._attend(x, inputs.active)
+        scan = nn.scan(
+            Coordinator._step_with_blackboard,
+            variable_broadcast="params",
+            variable_axes={MAPS: 0},
+            split_rngs={"params": False},
+        )
+        blackboard, x = scan(self, memory["blackboard"], (x, inputs.active, inputs.reset))
+        return {**memory, "blackboard": blackboard}, x
+
+    def _step_with_blackboard(self, written, step):
+        """One step: `(written [..., R, E], tokens [..., N, E])`, what the next step reads, and the agents' tokens."""
+        x, active, reset = step
+        num_agents = x.shape[-2]
+        written = jnp.where(reset[..., :1, None], 0.0, written)
+        blackboard = written + self.blackboard.reshape((1,) * (x.ndim - 2) + self.blackboard.shape)
+        present = jnp.concatenate([active, jnp.ones(blackboard.shape[:-1], bool)], axis=-1)
+        x = self._attend(jnp.concatenate([x, blackboard], axis=-2), present)
+        # Tokens grow from layer to layer, and would from step to step.
+        return self.norm_blackboard(x[..., num_agents:, :]), x[..., :num_agents, :]
+
+    def _attend(self, x, present):
         mask = jnp.broadcast_to(present[..., None, :], (*present.shape, present.shape[-1]))
         for layer in self.layers:
             x = layer(x, None, mask)
-        return memory, x[..., :num_agents, :]
+        return x

@@ -25,6 +25,10 @@ class QNetwork(ActorCritic):
     critic: str = "global_state"
     last_action: bool = False
 
+    @nn.nowrap
+    def memory_shapes(self, num_agents: int) -> dict[str, tuple[int, int]]:
+        return {"actor": (num_agents, self.memory_size)} if self.memory_size else {}
+
     @nn.compact
     def __call__(
         self, memory: Any, inputs: TeamInput, agent_index: jax.Array
@@ -65,7 +69,7 @@ def build_q_network(
       num_actions: A.
       num_agents: N.
       last_action: see `QNetwork`; a coordinator cannot be told it.
-      **settings: `network`, `hidden_sizes`, `activation`, `gru_size`, `agent_id` of `build_actor_critic`.
+      **settings: other settings of `build_actor_critic`, such as `network`.
 
     Raises:
       UserError: as `build_actor_critic`, and for a coordinator with `last_action`.

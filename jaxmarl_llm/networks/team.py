@@ -14,18 +14,17 @@ class TeamModule(Protocol):
     """What a `TeamNetwork` needs of the Flax module of one policy; `ActorCritic` and `Coordinator` are such modules.
 
     Its `__call__(memory, inputs, agent_index)` gives `(memory, logits [T, ..., N, A], value [T, ..., N] or None)` for
-    any N; the shapes of its parameters do not depend on N.
+    any N; the shapes of its parameters do not depend on N. `memory_shapes(N)` names what it remembers, zeros at the
+    start of an episode, with the last two axes of each; it is empty where nothing is remembered.
 
     Attributes:
-      memory_size: H, of the recurrent memory; 0 for none.
       central_critic: the value reads the global state, and is `None` without one.
       action_critic: the values are those of an agent's actions, and `None` without the team's actions.
       joint: what an agent's outputs are depends on what the others observe: rows of a whole team are to be given.
       decoder: logits depend on the actions of the agents before; a joint network, with `sample` as `Coordinator`'s.
     """
 
-    @property
-    def memory_size(self) -> int: ...
+    def memory_shapes(self, num_agents: int) -> dict[str, tuple[int, int]]: ...
 
     @property
     def central_critic(self) -> bool: ...
@@ -68,6 +67,11 @@ class TeamNetwork:
     def num_policies(self) -> int:
         return max(self.policy_of_agent) + 1
 
+    @property
+    def recurrent(self) -> bool:
+        """Whether anything is remembered from one step to the next."""
+        return bool(self.module.memory_shapes(self.num_agents))
+
     def init(self, key: jax.Array, observation: Any, global_state: jax.Array) -> Any:
         """Parameters with a leading axis P on every leaf.
 
@@ -78,7 +82,7 @@ class TeamNetwork:
         """
         # One agent is enough to know the shapes.
         observation = jax.tree.map(lambda leaf: leaf[None, :1], observation)
-        memory = self._memory((1,))
+        memory = {name: jnp.zeros(shape) for name, shape in self.module.memory_shapes(1).items()}
         off, agent_index = jnp.zeros((1, 1), bool), jnp.zeros((1,), jnp.int32)
         inputs = TeamInput(
             observation=observation,
@@ -96,14 +100,12 @@ class TeamNetwork:
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
         """Memory at the start of an episode: a dict of `batch_shape + (N, H)`, empty for feed-forward networks.
 
-        With several policies of a joint network, `batch_shape + (N, P, H)`: each policy remembers every agent.
+        With several policies of a joint network, `batch_shape + (N, P, H)`: each policy remembers every agent. What is
+        no agent's own, such as the memory tokens of a `Coordinator`, has another number in the place of N.
         """
         policies = (self.num_policies,) if self.module.joint and self.num_policies > 1 else ()
-        return self._memory((*batch_shape, self.num_agents, *policies))
-
-    def _memory(self, shape: tuple[int, ...]) -> dict[str, jax.Array]:
-        size = self.module.memory_size
-        return {name: jnp.zeros((*shape, size)) for name in ("actor", "critic")} if size else {}
+        shapes = self.module.memory_shapes(self.num_agents)
+        return {name: jnp.zeros((*batch_shape, rows, *policies, width)) for name, (rows, width) in shapes.items()}
 
     def apply(
         self, params: Any, memory: Any, inputs: TeamInput, agent_index: jax.Array | None = None

@@ -141,6 +141,18 @@ def test_leave_one_out_advantage():
         alg.leave_one_out_advantage(reward[:, :1], axis=1)
 
 
+def test_leave_one_out_of_those_that_count():
+    rng = np.random.default_rng(0)
+    reward, mask = rng.normal(size=(3, 7, 2)).astype(np.float32), rng.random((3, 7, 2)) < 0.6
+    mask[0, :, 0], mask[1, :, 1] = False, np.arange(7) == 3
+    expected = np.zeros_like(reward)
+    for t, b, n in np.ndindex(*reward.shape):
+        siblings = [reward[t, other, n] for other in range(7) if other != b and mask[t, other, n]]
+        if mask[t, b, n] and siblings:
+            expected[t, b, n] = reward[t, b, n] - np.mean(siblings)
+    np.testing.assert_allclose(alg.leave_one_out_advantage(reward, axis=1, mask=mask), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_leave_one_episode_out_of_a_swarm():
     """Baseline: the mean over the agents of the other episode; `[G, N]`, two episodes of three agents."""
     own, team = jnp.array([[1.0, 0, 1], [0, 0, 1]]), jnp.array([1.0, 0.0])

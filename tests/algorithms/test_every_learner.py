@@ -39,6 +39,7 @@ LEARNERS = {
     "ippo decoder": GRADIENT | {"network": "coordinator", "hidden_sizes": (12,), "decoder": True},
     "qmix": VALUE | {"network": "gru", "gru_size": 19},
     "weighted_qmix": VALUE,
+    "qmix coordinator": VALUE | {"network": "coordinator", "hidden_sizes": (12,), "memory_size": 7, "memory_tokens": 3},
     "coma attention": GRADIENT | {"critic": "attention"},
 }
 

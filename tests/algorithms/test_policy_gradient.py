@@ -94,6 +94,7 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
 
 
 GRU = {"network": "gru", "gru_size": 11}
+REMEMBERING = {"network": "coordinator", "memory_size": 11, "memory_tokens": 2}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,8 @@ GRU = {"network": "gru", "gru_size": 11}
         ((0, 1, 0), GRU | {"critic": "attention"}),
         ("shared", {"network": "coordinator", "decoder": True}),
         ((0, 1, 0), {"network": "coordinator", "decoder": True}),
+        ("shared", REMEMBERING | {"decoder": True}),
+        ("isolated", REMEMBERING),
     ],
 )
 def test_replay_gives_ratio_one(sharing, settings):
@@ -233,21 +236,24 @@ def test_learns_to_match(algorithm):
 
 @pytest.mark.slow
 def test_only_a_memory_solves_the_cue():
-    def final_return(network):
+    def final_return(network, team_size=2, learning_rate=1e-2, **settings):
         learner = algorithms.ippo(
-            RememberCue(team_size=2),
+            RememberCue(team_size=team_size),
             num_envs=64,
             rollout_length=8,
             network=network,
             hidden_sizes=(32,),
-            gru_size=32,
-            learning_rate=1e-2,
+            learning_rate=learning_rate,
+            **settings,
             discount=0.9,
             total_steps=64 * 8 * 100,
         )
         return float(train(learner, 100)[1]["episode_return"])
 
-    assert final_return("gru") > 0.9
+    assert final_return("gru", gru_size=32) > 0.9
+    assert final_return("coordinator", learning_rate=2e-3, memory_size=32) > 0.9
+    # The blackboard is the team's: an agent alone finds its own cue on it.
+    assert final_return("coordinator", team_size=1, learning_rate=2e-3, memory_tokens=2) > 0.9
     assert final_return("mlp") < 0.6
 
 

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_environments import MatchTarget
+from toy_environments import ConstantReward, DyingAgents, MatchTarget
 
 import jaxmarl_llm
 from jaxmarl_llm import algorithms
 from jaxmarl_llm.algorithms.policy_gradient import order, role_gradients
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
+from jaxmarl_llm.algorithms.value_normalization import update_value_statistics
 from jaxmarl_llm.errors import UserError
 
 SIZES = {"num_envs": 4, "rollout_length": 7, "num_minibatches": 2, "num_epochs": 2, "hidden_sizes": (5, 3)}
@@ -74,6 +75,45 @@ def test_the_penalty_follows_the_divergence():
         learner = algorithms.ippo(env, trust_region="penalty", kl_radius=1e-3, learning_rate=rate, **SIZES)
         ((old, new, _),) = run(learner)
         np.testing.assert_allclose(new.penalty / old.penalty, expected)
+
+
+def test_the_penalty_follows_what_was_proposed_to_the_gate():
+    learner = algorithms.teamtr(MatchTarget(team_size=3, max_steps=5), learning_rate=1.0, kl_radius=1e-4, **SIZES)
+    ((old, new, metrics),) = run(learner)
+    assert float(metrics["agent_divergence"].max()) <= 1e-4 * (1 + 1e-4)
+    np.testing.assert_allclose(new.penalty / old.penalty, 2.0)
+
+
+def test_simultaneous_gates_take_no_account_of_each_other():
+    env = MatchTarget(team_size=3, max_steps=5)
+    learner = algorithms.hatrpo(env, update_order="simultaneous", discount=1.0, **SIZES)
+    metrics = jax.eval_shape(learner.update, jax.eval_shape(learner.init, jax.random.key(0)))[1]
+    assert "agent_divergence" in metrics
+    assert "effective_sample_size" not in metrics and "occupancy_drift_bound" not in metrics
+
+
+def test_branches_are_valued_in_units_of_rewards():
+    env = ConstantReward(team_size=3)
+    settings = {"credit": "counterfactual", "counterfactual_horizon": 0, "discount": 0.5, **SIZES}
+    learner = algorithms.mappo(env, **settings)
+    state = jax.jit(learner.init)(jax.random.key(0))
+    # A critic that always says 0, which stands for a return of 8.
+    state = state.replace(
+        params=jax.tree.map(jnp.zeros_like, state.params),
+        value_statistics=update_value_statistics(
+            state.value_statistics, jnp.full(1, 8.0), jnp.full(1, 65.0), jnp.ones(1)
+        ),
+    )
+    _, batch = fresh_batch(learner, state)
+    np.testing.assert_allclose(batch.samples.trajectory.alternatives, 1.0 + 0.5 * 8.0, rtol=1e-5)
+
+
+def test_a_critic_of_actions_is_told_only_what_happens():
+    learner = algorithms.coma(DyingAgents(), **SIZES)
+    _, batch = fresh_batch(learner, jax.jit(learner.init)(jax.random.key(0)))
+    inputs, action = batch.samples.trajectory.inputs, batch.samples.trajectory.action
+    assert not inputs.active.all()
+    np.testing.assert_array_equal(inputs.action, jnp.where(inputs.active, action, -1))
 
 
 @pytest.mark.parametrize("critic", ["global_state", "attention"])

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toy_environments import NumberedEpisodes
 
 import jaxmarl_llm
 from jaxmarl_llm.algorithms import q_learning_step, tabular_q_learning
@@ -106,3 +107,9 @@ def test_a_step_by_hand():
     np.testing.assert_allclose(new, [1 + 0.1 * 1.3, 1 - 0.01 * 0.5, 1 - 0.01 * 3.2], rtol=1e-6)
     same = q_learning_step(*arguments, discount=0.9, learning_rate=0.1)
     np.testing.assert_allclose(same, [1 + 0.1 * 1.3, 1 - 0.1 * 0.5, 1 - 0.1 * 3.2], rtol=1e-6)
+
+
+def test_what_outlasts_an_episode_goes_on():
+    env = NumberedEpisodes(team_size=2, max_steps=5)
+    _, reward = jax.jit(lambda key: tabular_q_learning(env, key, num_steps=23))(jax.random.key(0))
+    np.testing.assert_array_equal(reward, np.arange(23) // 5)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from toy_environments import ConstantReward, DyingAgents, MatchTarget, RememberCue
+from toy_environments import ConstantReward, DyingAgents, MatchTarget, NumberedEpisodes, RememberCue
 
 from jaxmarl_llm import algorithms
 from jaxmarl_llm.algorithms.value import acting as actings
@@ -61,12 +61,12 @@ def values_step_by_step(learner, params, sequences):
         if "last_action" in memory:
             observation = (observation, memory["last_action"])
         inputs = TeamInput(observation, None, np.zeros_like(sequences.active[t]), sequences.active[t])
-        own = {name: leaf for name, leaf in memory.items() if name == "actor"}
+        own = {name: leaf for name, leaf in memory.items() if name != "last_action"}
         own, q, _ = apply(params["agents"], own, jax.tree.map(lambda leaf: leaf[None], inputs))
         own = jax.tree.map(np.asarray, own)
         out[t] = q[0]
         if t < length - 1:
-            memory = {name: sequences.action[t] if name == "last_action" else own["actor"] for name in memory}
+            memory = {name: sequences.action[t] if name == "last_action" else own[name] for name in memory}
     return out
 
 
@@ -137,6 +137,7 @@ DYING, SHORT = DyingAgents(team_size=3, max_steps=4, poison=3.0), ConstantReward
         (DYING, "vdn", {"network": "gru", "td_lambda": 0.7, "last_action": True, "agent_id": True}),
         (DYING, "qmix", {"network": "gru", "sharing": (0, 1, 0), "last_action": True}),
         (SHORT, "qmix", {"network": "gru", "td_lambda": 1.0}),
+        (DYING, "vdn", {"network": "coordinator", "hidden_sizes": (6,), "memory_size": 5, "memory_tokens": 2}),
         (DYING, "weighted_qmix", {"td_lambda": 0.3}),
     ],
 )
@@ -242,6 +243,13 @@ def test_agents_gradients_add_up(algorithm, sharing):
         # The shared network's gradient is the sum of the agents'.
         square = norm[0] ** 2 + norm[1] ** 2 + 2 * norm[0] * norm[1] * cosine[0]
         np.testing.assert_allclose(jnp.sqrt(square), of_policy[0], rtol=1e-4)
+
+
+def test_what_outlasts_an_episode_goes_on():
+    env = NumberedEpisodes(team_size=2, max_steps=5)
+    _, metrics = train(algorithms.vdn(env, **SMALL | {"rollout_length": 6}), 3)
+    # Five steps and one to begin the next episode; the third episode earns 2 a step.
+    assert float(metrics["episode_return"]) == 10.0
 
 
 @pytest.mark.parametrize(("team_size", "num_envs"), [(1, 1), (2, 1), (1, 3)])

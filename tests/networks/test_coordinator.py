@@ -40,8 +40,9 @@ def team_input(key, num_agents=N, active=None, width=F):
 
 
 def memory_of(module, key, num_agents=N):
-    names = ("actor", "critic") if module.memory_size else ()
-    return {name: jax.random.normal(key, (B, num_agents, H)) for name in names}
+    if isinstance(module, AttentionCritic):
+        return {"critic": jax.random.normal(key, (B, num_agents, H))} if module.memory_size else {}
+    return {name: jax.random.normal(key, (B, *shape)) for name, shape in module.memory_shapes(num_agents).items()}
 
 
 def actions(key, num_agents=N):
@@ -79,7 +80,9 @@ def init(module, key, inputs, action=None):
 
 
 def permute(tree, order):
-    """Permutes the agents: the last axis of bools, the one before it elsewhere."""
+    """Permutes the agents: the last axis of bools, the one before it elsewhere; the blackboard is no agent's."""
+    if isinstance(tree, dict) and "blackboard" in tree:
+        return permute({"actor": tree["actor"]}, order) | {"blackboard": tree["blackboard"]}
     return jax.tree.map(lambda leaf: leaf[..., order] if leaf.dtype == bool else leaf[..., order, :], tree)
 
 
@@ -117,8 +120,7 @@ def test_heads(heads, shapes, key):
     params, memory = init(module, key, inputs)
     after, *results = evaluate(module, params, memory, inputs)
     assert tuple(None if result is None else result.shape for result in results) == shapes
-    assert after["actor"].shape == (B, N, H)
-    np.testing.assert_array_equal(after["critic"], memory["critic"])
+    assert jax.tree.map(jnp.shape, after) == {"actor": (B, N, H), "blackboard": (B, 3, 16)}
 
 
 def test_policy_starts_near_uniform(key):
@@ -164,7 +166,8 @@ def test_other_team_sizes_use_the_same_parameters(settings, size, key):
     assert results[1].shape == (T, B, size, A) and all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(results))
     if size < N:
         part = jax.tree.map(lambda leaf: leaf[..., :size] if leaf.dtype == bool else leaf[..., :size, :], inputs)
-        small = evaluate(module, params, jax.tree.map(lambda leaf: leaf[:, :size], memory), part, action[..., :size])
+        memory_of_part = {name: leaf[:, :size] if name == "actor" else leaf for name, leaf in memory.items()}
+        small = evaluate(module, params, memory_of_part, part, action[..., :size])
         alone = inputs.replace(active=inputs.active & (jnp.arange(N) < size)[None, None])
         large = evaluate(module, params, memory, alone, action)
         np.testing.assert_allclose(small[1], large[1][..., :size, :], atol=1e-5)
@@ -218,15 +221,35 @@ def test_attention_maps_are_named_and_sum_to_one(key):
             assert not np.triu(weights).any()
 
 
-def test_memory_is_used_and_forgotten_at_a_reset(key):
-    module = coordinator(**FULL)
+@pytest.mark.parametrize("settings", [{"memory_size": H}, {"memory_tokens": 2}], ids=["recurrent", "tokens"])
+def test_memory_is_used_and_forgotten_at_a_reset(settings, key):
+    module = coordinator(**settings)
     inputs = team_input(key)
     params, memory = init(module, key, inputs)
     _, first, _ = evaluate(module, params, memory, inputs)
-    _, second, _ = evaluate(module, params, jax.tree.map(lambda leaf: leaf + 1, memory), inputs)
+    _, second, _ = evaluate(module, params, jax.tree.map(lambda leaf: -leaf, memory), inputs)
     changed = np.abs(first - second).max(axis=(-1, -2)) > 1e-4
     # The first environment forgets before the second step.
     np.testing.assert_array_equal(changed, [[True, True, True], [False, True, True]])
+
+
+def test_memory_tokens_carry_what_one_agent_saw_to_another(key):
+    module = coordinator(memory_tokens=2)
+    # The first agent is there in the first step alone, the others in the second.
+    active = jnp.array([[True] + [False] * 4, [False] + [True] * 4])[:, None]
+    inputs = team_input(key, active=active)
+    params, memory = init(module, key, inputs)
+    after, first, _ = evaluate(module, params, memory, inputs)
+    changed = inputs.replace(observation=inputs.observation.at[0, :, 0].add(1.0))
+    _, second, _ = evaluate(module, params, memory, changed)
+    moved = np.abs(first - second)[1].max(axis=-1) > 1e-4
+    assert not moved[0].any() and moved[1:].all(), "the first environment begins an episode in between"
+    # Steps one by one are steps at once.
+    for step in range(T):
+        part = jax.tree.map(lambda leaf, step=step: leaf[step : step + 1], inputs)
+        memory, logits, _ = evaluate(module, params, memory, part)
+        np.testing.assert_allclose(logits[0], first[step], atol=1e-5)
+    np.testing.assert_allclose(memory["blackboard"], after["blackboard"], atol=1e-5)
 
 
 def test_decoder_sees_earlier_actions_only(key):

@@ -52,11 +52,11 @@ def params_of(network, key, width=F):
     return jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes)
 
 
-@pytest.mark.parametrize("memory_size", [0, H])
-def test_isolated_policies_see_the_whole_team(memory_size, key):
+@pytest.mark.parametrize("memory", [{}, {"memory_size": H, "memory_tokens": 2}], ids=["forgets", "remembers"])
+def test_isolated_policies_see_the_whole_team(memory, key):
     """Each agent's outputs are those that its policy gives it in a team that uses this policy alone."""
     table = (1, 0, 1)
-    module = coordinator(memory_size=memory_size)
+    module = coordinator(**memory)
     network, alone = TeamNetwork(module, table), TeamNetwork(module, (0, 0, 0))
     params, inputs = params_of(network, key), team_input(key, [True, True, False])
     memory, logits, value = jax.jit(network.apply)(params, network.initial_memory((B,)), inputs)
@@ -66,8 +66,8 @@ def test_isolated_policies_see_the_whole_team(memory_size, key):
         expected = jax.jit(alone.apply)(own, alone.initial_memory((B,)), inputs)
         np.testing.assert_allclose(logits[:, :, agent], expected[1][:, :, agent], atol=1e-5)
         np.testing.assert_allclose(value[:, :, agent], expected[2][:, :, agent], atol=1e-5)
-        if memory_size:
-            np.testing.assert_allclose(memory["actor"][:, :, policy], expected[0]["actor"], atol=1e-5)
+        for name, leaf in memory.items():
+            np.testing.assert_allclose(leaf[:, :, policy], expected[0][name], atol=1e-5)
 
     def seen(agent):
         changed = inputs.replace(observation=inputs.observation.at[:, :, agent].add(1.0))
@@ -90,7 +90,7 @@ def test_one_agent_shows_the_shapes_of_all(key):
     ("algorithm", "sharing", "settings"),
     [
         ("mappo", (0, 1, 0), {}),
-        ("vdn", "isolated", {}),
+        ("vdn", "isolated", {"memory_size": 17, "memory_tokens": 2}),
         ("mappo", "isolated", GRU_ATTENTION),
         ("coma", (0, 1, 0), {"network": "mlp", "critic": "attention"}),
         ("happo", (0, 1, 0), GRU_ATTENTION),
@@ -286,6 +286,9 @@ def test_example_of_another_team_size(capsys):
     [
         ("ippo", {"hidden_sizes": (8, 16)}, r"has several: use \(8, 8\)"),
         ("iql", {"last_action": True}, "cannot be told the last action"),
+        ("qmix", {"network": "mlp", "memory_tokens": 1}, "memory_tokens is a setting of network 'coordinator'"),
+        ("ippo", {"memory_size": -1}, "memory_size must be at least 0"),
+        ("ippo", {"memory_tokens": 1, "num_minibatches": 7}, "does not divide num_envs = 11"),
         ("ippo", {"network": "cordinator"}, "did you mean coordinator"),
         ("ippo", {"network": "mlp", "decoder": True}, "decoder is a setting of network 'coordinator'"),
         ("ippo", {"decoder": True, "credit": "difference"}, "choose credit=gae or leave_one_out"),

@@ -93,7 +93,7 @@ class PolicyGradient(Learner):
         if self.trust_region == "gate" or self.credit == "leave_one_out":
             # Second derivatives, and means over the environments, are taken on one device.
             return 1
-        recurrent = self.network_module.module.memory_size > 0
+        recurrent = self.network_module.recurrent
         return mesh.env_groups(self.num_envs, 1 if recurrent else self.rollout_length, self.num_minibatches)
 
     @property
@@ -141,10 +141,10 @@ class PolicyGradient(Learner):
             return self._fresh_batch(team, key, shaped_weight, coefficients)
 
         team = turns.Team(state.params, state.optimizer_state, state.value_statistics, state.rollout)
-        divergence = None
+        divergence = proposed = None
         if self.by_turns:
             team, metrics = turns.take_turns(self, team, fresh, jax.random.fold_in(key_rollout, 1), coefficients)
-            divergence = metrics.pop("policy_divergence")
+            divergence, proposed = metrics.pop("policy_divergence"), metrics.pop("policy_proposed_divergence")
         else:
             team, batch = fresh(team, key_rollout)
             old = team.params
@@ -155,15 +155,17 @@ class PolicyGradient(Learner):
             metrics |= batch.metrics
             if self.trust_region != "clip":
                 whole = updates.whole_batch(self, batch.samples, batch.memory)
-                divergence = turns.policy_divergence(self, old, params, whole)
+                divergence = proposed = turns.policy_divergence(self, old, params, whole)
         penalty = state.penalty
         if divergence is not None:
-            metrics["agent_divergence"] = divergence[jnp.asarray(self.network_module.policy_of_agent)]
-            metrics["occupancy_drift_bound"] = occupancy_drift_bound(
-                jnp.maximum(divergence, 0.0), discount=self.discount
-            )
-        if self.trust_region in updates.PENALISED and divergence is not None:
-            penalty = adapt_penalty(penalty, divergence, target=self.kl_radius)
+            of_agent = divergence[jnp.asarray(self.network_module.policy_of_agent)]
+            metrics["agent_divergence"] = of_agent
+            # Without discount there is no bound.
+            if isinstance(self.discount, jax.Array) or self.discount < 1:
+                radii = jnp.maximum(of_agent, 0.0)
+                metrics["occupancy_drift_bound"] = occupancy_drift_bound(radii, discount=self.discount)
+        if self.trust_region in updates.PENALISED and proposed is not None:
+            penalty = adapt_penalty(penalty, proposed, target=self.kl_radius)
             metrics["penalty"] = penalty.mean()
         metrics |= {"learning_rate": coefficients.learning_rate, "shaped_reward_weight": shaped_weight}
         state = LearnerState(
@@ -183,6 +185,11 @@ class PolicyGradient(Learner):
         return self.update_order == "sequential" or self.trust_region in ("gate", "penalty_and_gate")
 
     @property
+    def reweighs(self) -> bool:
+        """Whether samples carry the factor of the policies updated before."""
+        return self.update_order == "sequential" and self.resample == "importance"
+
+    @property
     def turns_per_rollout(self) -> int:
         """How many policies learn from one rollout."""
         if self.update_order == "simultaneous" or self.resample in ("never", "importance"):
@@ -200,10 +207,10 @@ class PolicyGradient(Learner):
             key,
             num_steps=self.rollout_length,
             shaped_weight=shaped_weight,
-            branch=credit.brancher(self, team.params, shaped_weight),
+            branch=credit.brancher(self, team, shaped_weight),
         )
         samples, value_statistics, explained = self._assess(team, memory, trajectory, last_value)
-        if self.by_turns and self.resample == "importance":
+        if self.reweighs:
             samples = dataclasses.replace(samples, factor=jnp.ones(samples.advantage.shape))
         metrics = episode_metrics(record) | {"explained_variance": explained}
         if self.role_gradient_rows:

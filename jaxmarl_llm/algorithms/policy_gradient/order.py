@@ -70,7 +70,8 @@ def take_turns(
       coefficients: of this update, `penalty` `[P]`.
 
     Returns:
-      The team after the update and the metrics, among them `policy_divergence` `[P]`.
+      The team after the update and the metrics, among them `policy_divergence` and `policy_proposed_divergence` `[P]`,
+      that of the policies and that of what the gradient steps came to before any gate.
     """
     num_policies = learner.network_module.num_policies
     key_order, *keys = jax.random.split(key, 3)
@@ -103,13 +104,17 @@ def take_turns(
         jax.random.split(keys[1], num_policies),
     )
     (team, _), metrics = jax.lax.scan(turn, (team, nothing), inputs)
-    divergence = metrics.pop("divergence")
-    finished = jnp.sum(jnp.where(inputs[0] % learner.turns_per_rollout == 0, metrics["episodes_finished"], 0.0))
+    of_policies = {f"policy_{name}": metrics.pop(name) for name in ("divergence", "proposed_divergence")}
+    finished = jnp.where(inputs[0] % learner.turns_per_rollout == 0, metrics.pop("episodes_finished"), 0.0)
+
+    def over_episodes(value):
+        weight = finished.reshape(-1, *(1,) * (value.ndim - 1))
+        return jnp.sum(jnp.where(weight > 0, value * weight, 0.0), axis=0) / jnp.sum(finished)
+
+    episodes = {name: over_episodes(metrics.pop(name)) for name in ("episode_return", "episode_length", "agent_return")}
     metrics = {name: jnp.nanmean(value, axis=0) for name, value in metrics.items()}
-    return team, metrics | {
-        "episodes_finished": finished,
-        "policy_divergence": jnp.zeros_like(divergence).at[order].set(divergence),
-    }
+    metrics |= episodes | {"episodes_finished": jnp.sum(finished)}
+    return team, metrics | {name: jnp.zeros_like(value).at[order].set(value) for name, value in of_policies.items()}
 
 
 def _agents_of_policies(network: TeamNetwork) -> tuple[jax.Array, jax.Array]:
@@ -146,14 +151,17 @@ def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, ke
     new_params, new_optimizer_state, metrics = updates.run_epochs(
         alone, new_params, optimizer_state, memory, samples, key, coefficients, agents
     )
+    proposed = policy_divergence(alone, params, new_params, whole)[0]
     if learner.trust_region == "penalty_and_gate":
         new_params, accepted = _gate(alone, params, new_params, whole)
         new_optimizer_state = jax.tree.map(
             lambda new, old: jnp.where(accepted, new, old), new_optimizer_state, optimizer_state
         )
-    metrics["divergence"] = policy_divergence(alone, params, new_params, whole)[0]
+    metrics["proposed_divergence"] = metrics["divergence"] = proposed
+    if learner.trust_region == "penalty_and_gate":
+        metrics["divergence"] = policy_divergence(alone, params, new_params, whole)[0]
     metrics["accepted"] = jnp.asarray(accepted, jnp.float32)
-    if learner.resample == "importance":
+    if learner.reweighs:
         batch, size = _reweigh(alone, new_params, batch, samples, whole, agents)
         metrics["effective_sample_size"] = size
     put = jax.tree.map(

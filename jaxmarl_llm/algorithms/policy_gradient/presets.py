@@ -75,6 +75,8 @@ def policy_gradient(
     gru_size: int = 64,
     agent_id: bool = False,
     decoder: bool = False,
+    memory_size: int = 0,
+    memory_tokens: int = 0,
     **settings: Any,
 ) -> PolicyGradient:
     """Builds a learner from its independent choices.
@@ -89,6 +91,7 @@ def policy_gradient(
       agent_id: tell the networks the agent's index (useful with a shared policy).
       decoder: with `network="coordinator"`, each agent's policy knows the actions of the agents before it in the same
         step (multi-agent transformer, Wen et al. 2022).
+      memory_size, memory_tokens: with `network="coordinator"`, what each agent and the team remember.
       **settings: fields of `PolicyGradient`, described there.
 
     Raises:
@@ -107,6 +110,8 @@ def policy_gradient(
         action_critic=critic == "action" or settings.get("credit") == "coma",
         agent_id=agent_id,
         decoder=decoder,
+        memory_size=memory_size,
+        memory_tokens=memory_tokens,
     )
     table = sharing_table(sharing, env.num_agents)
     learner = PolicyGradient(env=env, network_module=TeamNetwork(module, table), **settings)
@@ -128,8 +133,8 @@ def _check_settings(learner: PolicyGradient) -> None:
     resample = learner.resample
     if isinstance(resample, str) and resample not in _RESAMPLE:
         raise unknown_name("resample", resample, _RESAMPLE)
-    if not isinstance(resample, str) and resample < 1:
-        raise UserError(f"resample must be every, never, importance or turns a rollout of at least 1, got {resample}")
+    if not isinstance(resample, str) and (resample < 1 or int(resample) != resample):
+        raise UserError(f"resample must be every, never, importance or a whole number of at least 1, got {resample}")
     check_counts(learner, "num_epochs", "num_minibatches", "counterfactual_replays")
     check_counts(learner, "counterfactual_horizon", at_least=0)
     check_numbers(learner, "gae_lambda")
@@ -147,8 +152,9 @@ def _check_together(learner: PolicyGradient, critic: str, network: str) -> None:
             'critic="action" and credit="coma" go together (or coma with critic="attention"), '
             f"got critic={critic} and credit={credit}"
         )
-    if credit in BRANCHING and network == "gru":
-        raise UserError(f"credit={credit} plays on from single states, without memory: choose network=mlp or cnn")
+    recurrent = learner.network_module.recurrent
+    if credit in BRANCHING and recurrent:
+        raise UserError(f"credit={credit} plays on from single states: choose a network without memory")
     if credit in BRANCHING and learner.network_module.module.decoder:
         raise UserError(f"credit={credit} changes one agent's action alone, a decoder's next agents follow: choose "
                         "credit=gae or leave_one_out")  # fmt: skip
@@ -163,9 +169,9 @@ def _check_together(learner: PolicyGradient, critic: str, network: str) -> None:
             "update_order=sequential updates one policy after the other, but all agents share one: choose "
             "sharing=isolated, or a policy index for each agent"
         )
-    rows = num_envs if network == "gru" else num_envs * learner.rollout_length
+    rows = num_envs if recurrent else num_envs * learner.rollout_length
     if rows % learner.num_minibatches:
-        what = "num_envs" if network == "gru" else "num_envs x rollout_length"
+        what = "num_envs" if recurrent else "num_envs x rollout_length"
         raise UserError(
             f"num_minibatches={learner.num_minibatches} does not divide {what} = {rows}: "
             f"choose one of {', '.join(str(d) for d in _nearest_divisors(rows, learner.num_minibatches))}"

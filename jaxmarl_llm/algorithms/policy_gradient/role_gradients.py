@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.algorithms import mesh
 from jaxmarl_llm.algorithms.diagnostics import agent_gradient_metrics
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.state import Samples
@@ -29,13 +30,14 @@ def agent_gradients(
       Metrics, see `diagnostics.agent_gradient_metrics`.
     """
     num_steps, num_envs = samples.advantage.shape[:2]
-    if learner.network_module.module.memory_size:
+    rows = math.ceil(learner.role_gradient_rows / mesh.num_devices())
+    if learner.network_module.recurrent:
         # Memory is known at the start only: whole sequences of a few environments.
-        few = slice(max(1, learner.role_gradient_rows // num_steps))
+        few = slice(max(1, rows // num_steps))
         samples = jax.tree.map(lambda leaf: leaf[:, few], samples)
         memory = jax.tree.map(lambda leaf: leaf[few], memory)
     else:
-        stride = math.ceil(num_steps * num_envs / max(learner.role_gradient_rows, num_envs))
+        stride = math.ceil(num_steps * num_envs / max(rows, num_envs))
         samples = jax.tree.map(lambda leaf: leaf[::stride], samples)
     batch = updates.whole_batch(learner, samples, memory)
     num_agents = learner.network_module.num_agents

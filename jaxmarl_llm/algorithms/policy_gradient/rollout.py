@@ -86,9 +86,16 @@ def decide(
     logits = masked_logits(logits, action_mask)
     action = choose(logits, uniform)
     if network.module.action_critic:
-        after, _, q_values = apply_step(network, params, memory, dataclasses.replace(inputs, action=action))
+        after, _, q_values = apply_step(
+            network, params, memory, dataclasses.replace(inputs, action=what_happens(inputs, action))
+        )
         value = at_action(q_values, action)
     return after, logits, action, value
+
+
+def what_happens(inputs: TeamInput, action: jax.Array) -> jax.Array:
+    """`[..., N]` int32, the actions of the agents that act, -1 for the others."""
+    return jnp.where(inputs.active, action, -1)
 
 
 def team_input(timestep: TimeStep, global_state: jax.Array | None, reset: jax.Array | None = None) -> TeamInput:
@@ -161,7 +168,7 @@ def collect(
         totals, record = add_step(rollout.totals, timestep, True)
 
         trajectory = Trajectory(
-            inputs=dataclasses.replace(inputs, action=action if reads_actions else None),
+            inputs=dataclasses.replace(inputs, action=what_happens(inputs, action) if reads_actions else None),
             action_mask=now.action_mask,
             alive=alive,
             action=action,

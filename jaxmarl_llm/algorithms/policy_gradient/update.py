@@ -143,7 +143,7 @@ def run_epochs(
       `(params, optimizer_state, metrics)`, metrics averaged over all steps.
     """
     num_steps, num_envs = samples.advantage.shape[:2]
-    recurrent = learner.network_module.module.memory_size > 0
+    recurrent = learner.network_module.recurrent
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
     if agent_index is None:

@@ -18,7 +18,7 @@ from jaxmarl_llm.networks.team_input import TeamInput
 
 def initial_memory(network: TeamNetwork, batch_shape: tuple[int, ...]) -> dict[str, jax.Array]:
     """Memory at the start of an episode: what the network remembers, and the last action where it is told."""
-    memory = {name: leaf for name, leaf in network.initial_memory(batch_shape).items() if name == "actor"}
+    memory = network.initial_memory(batch_shape)
     if isinstance(network.module, QNetwork) and network.module.last_action:
         memory["last_action"] = jnp.full((*batch_shape, network.num_agents), -1, jnp.int32)
     return memory
@@ -129,12 +129,13 @@ def collect(
             "done": now.done,
         }
 
-    def new_episode(key, index, timestep, env_state):
+    def new_episode(key, index, ended, timestep, env_state):
         del timestep, env_state
-        return env.reset(jax.random.fold_in(key, index))
+        env_state = env.next_episode(jax.random.fold_in(key, index), ended)
+        return env.first_timestep(env_state), env_state
 
-    def same_episode(key, index, timestep, env_state):
-        del key, index
+    def same_episode(key, index, ended, timestep, env_state):
+        del key, index, ended
         return timestep, env_state
 
     def step(acting: ActingState, random):
@@ -143,10 +144,10 @@ def collect(
         action, memory = choose(network, params, acting.timestep, acting.memory, uniform, epsilon)
         moved = jax.vmap(env.step)(keys_of_envs(key_step, index_of_env), acting.env_state, action)
 
-        def begin_where_over(index, over, *moved):
-            return cond_if_any(over, new_episode, same_episode, key_reset, index, *moved)
+        def begin_where_over(index, over, ended, *moved):
+            return cond_if_any(over, new_episode, same_episode, key_reset, index, ended, *moved)
 
-        timestep, env_state = jax.vmap(begin_where_over)(index_of_env, over, *moved)
+        timestep, env_state = jax.vmap(begin_where_over)(index_of_env, over, acting.env_state, *moved)
         totals, record = add_step(acting.totals, timestep, ~over)
         memory = jax.tree.map(
             lambda leaf, first: jnp.where(over.reshape(-1, *(1,) * (leaf.ndim - 1)), first, leaf),

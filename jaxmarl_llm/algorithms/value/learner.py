@@ -149,7 +149,8 @@ class ValueLearner(Learner):
 
         def wait(networks, batches, priority):
             metrics = jax.eval_shape(learn, networks, batches, priority)[-1]
-            return networks, priority, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+            nothing = {name: jnp.full(leaf.shape, jnp.nan, leaf.dtype) for name, leaf in metrics.items()}
+            return networks, priority, nothing | {"total_loss": jnp.zeros(())}
 
         networks = (state.params, state.target_params, state.optimizer_state)
         started = steps_done + self.steps_per_update >= self.learning_starts

@@ -60,6 +60,8 @@ def value_learner(
     gru_size: int = 64,
     agent_id: bool = False,
     last_action: bool = False,
+    memory_size: int = 0,
+    memory_tokens: int = 0,
     embed_dim: int = 32,
     hypernet_size: int = 64,
     central_hidden_sizes: tuple[int, ...] = (64, 64),
@@ -75,6 +77,7 @@ def value_learner(
       network, hidden_sizes, activation, gru_size: see `networks.build_actor_critic`.
       agent_id: tell the networks the agent's index (useful with shared networks).
       last_action: tell the networks the agent's last action.
+      memory_size, memory_tokens: with `network="coordinator"`, what each agent and the team remember.
       embed_dim, hypernet_size: widths of the monotonic mixer, see `networks.QMixer`.
       central_hidden_sizes: widths of the central value of the weighted mixer.
       **settings: fields of `ValueLearner`, described there.
@@ -96,6 +99,8 @@ def value_learner(
         gru_size=gru_size,
         agent_id=agent_id,
         last_action=last_action,
+        memory_size=memory_size,
+        memory_tokens=memory_tokens,
     )
     monotonic = mixer in ("monotonic", "weighted")
     central = JointActionValue(env.action_space.n, tuple(central_hidden_sizes))

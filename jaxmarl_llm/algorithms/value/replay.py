@@ -75,7 +75,9 @@ def sample_replay(
         # One draw from each of equal parts of the mass: the same expectation, less variance.
         level = (jnp.arange(share) + jax.random.uniform(key, (share,))) / share
         index = jnp.searchsorted(cumulative, level * cumulative[-1], side="right")
-        index = jnp.minimum(index, priority.shape[0] - 1)
+        # Rounding can end a draw at what is never drawn: then the one before it that may be.
+        allowed = jax.lax.cummax(jnp.where(mass > 0, jnp.arange(priority.shape[0]), 0))
+        index = allowed[jnp.minimum(index, priority.shape[0] - 1)]
         mean = cumulative[-1] / jnp.sum(priority > 0)
         return index, (mean / jnp.maximum(mass[index], jnp.finfo(mass.dtype).tiny)) ** weight_exponent
 

@@ -229,7 +229,7 @@ def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequen
         return {}
     params, target_params, _ = networks
     sequences, weight = batch
-    few = slice(math.ceil(learner.role_gradient_rows / learner.rollout_length))
+    few = slice(math.ceil(learner.role_gradient_rows / learner.rollout_length / mesh.num_devices()))
     memory = jax.tree.map(lambda leaf: leaf[few], sequences.memory)
     part = jax.tree.map(lambda leaf: leaf[:, few], dataclasses.replace(sequences, memory=()))
     part = dataclasses.replace(part, memory=memory)
