@@ -12,7 +12,7 @@ from jaxmarl_llm.networks.attention import MAPS, masked_attention
 from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import blockwise_orthogonal, orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
-from jaxmarl_llm.networks.team_input import TeamInput
+from jaxmarl_llm.networks.team_input import TeamInput, check_team_size
 
 _SQRT2 = math.sqrt(2.0)
 
@@ -70,6 +70,7 @@ class AttentionCritic(nn.Module):
         width, num_agents = self.width, inputs.active.shape[-1]
         x = self.make_input((width,))(inputs.observation)
         if self.agent_id:
+            check_team_size(num_agents, self.num_agents)
             table = self.param("agent", orthogonal(1.0), (self.num_agents, width))
             x = x + table[agent_index].reshape((1,) * (x.ndim - 2) + x.shape[-2:])
         x = nn.relu(x)

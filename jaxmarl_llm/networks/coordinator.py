@@ -13,7 +13,7 @@ from jaxmarl_llm.networks.attention import MAPS, AttentionBlock
 from jaxmarl_llm.networks.dense import dense
 from jaxmarl_llm.networks.initializers import orthogonal
 from jaxmarl_llm.networks.recurrent import RecurrentCore
-from jaxmarl_llm.networks.team_input import TeamInput
+from jaxmarl_llm.networks.team_input import TeamInput, check_team_size
 
 _SQRT2 = math.sqrt(2.0)
 _GAINS = {"policy": 0.01, "value": 1.0, "q": 1.0}
@@ -176,6 +176,7 @@ class Coordinator(nn.Module):
             everything = jnp.ones((*entities.shape[:-2], 1, entities.shape[-2]), bool)
             x = self.entity_layer(token[..., None, :], entities, everything)[..., 0, :]
         if self.agent_id:
+            check_team_size(inputs.active.shape[-1], self.num_agents)
             x = x + self.agent[agent_index].reshape((1,) * (x.ndim - 2) + x.shape[-2:])
         if self.memory_size:
             after, y = self.recurrent(memory["actor"], nn.relu(x), inputs.reset)

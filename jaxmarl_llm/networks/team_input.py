@@ -24,3 +24,9 @@ class TeamInput:
     reset: jax.Array
     active: jax.Array
     action: jax.Array | None = None
+
+
+def check_team_size(num_agents: int, largest: int) -> None:
+    """Raises `ValueError` where there are more agents than vectors that tell them apart."""
+    if num_agents > largest:
+        raise ValueError(f"agent_id tells {largest} agents apart, got {num_agents}: set num_agents")

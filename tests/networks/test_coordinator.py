@@ -39,6 +39,11 @@ def team_input(key, num_agents=N, active=None, width=F):
     return TeamInput(observation=observation, global_state=None, reset=reset, active=active)
 
 
+def test_more_agents_than_agent_id_tells_apart_are_refused(key):
+    with pytest.raises(ValueError, match="tells 2 agents apart, got 5"):
+        jax.eval_shape(coordinator(agent_id=True, num_agents=2).init, key, {}, team_input(key), jnp.arange(N))
+
+
 def memory_of(module, key, num_agents=N):
     if isinstance(module, AttentionCritic):
         return {"critic": jax.random.normal(key, (B, num_agents, H))} if module.memory_size else {}
