@@ -10,26 +10,46 @@ import jax
 from jaxmarl_llm.errors import UserError, unknown_name
 
 
-def takes_fields_of(configuration: type) -> Callable:
-    """Decorator of a function that passes its `**settings` on to a dataclass: its signature then names them.
+def takes_settings_of(configuration: type, *builders: Callable, without: tuple[str, ...] = ()) -> Callable:
+    """Decorator of a function that passes its `**settings` on: its signature then names them.
 
     Args:
-      configuration: the dataclass; its fields with a default are the settings.
+      configuration: a dataclass; its fields with a default are settings.
+      builders: functions whose keyword arguments are settings too, see `split_settings`.
+      without: names that are none.
     """
-    fields = [field for field in dataclasses.fields(configuration) if field.default is not dataclasses.MISSING]
+    settings = [parameter for builder in builders for parameter in _keywords(builder)]
+    settings += [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in dataclasses.fields(configuration)
+        if field.default is not dataclasses.MISSING
+    ]
+    settings = [parameter for parameter in settings if parameter.name not in without]
 
     def decorate(build: Callable) -> Callable:
         signature = inspect.signature(build)
         own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in fields
-        ]
-        build.__signature__ = signature.replace(parameters=own + more)
-        build.__annotations__ |= {field.name: field.type for field in fields}
+        build.__signature__ = signature.replace(parameters=own + settings)
+        build.__annotations__ |= {parameter.name: parameter.annotation for parameter in settings}
         return build
 
     return decorate
+
+
+def split_settings(
+    settings: dict[str, Any], *builders: Callable, without: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that are keyword arguments of the builders, but for those `without`; and the others."""
+    names = {parameter.name for builder in builders for parameter in _keywords(builder)} - set(without)
+    return (
+        {name: value for name, value in settings.items() if name in names},
+        {name: value for name, value in settings.items() if name not in names},
+    )
+
+
+def _keywords(function: Callable) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def check_choices(choices: dict[str, tuple[str, Iterable[str]]]) -> None:

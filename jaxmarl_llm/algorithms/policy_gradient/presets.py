@@ -4,7 +4,13 @@ from typing import Any
 
 from jaxmarl_llm.algorithms.policy_gradient.credit import BRANCHING, CREDITS
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
-from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers, takes_fields_of
+from jaxmarl_llm.algorithms.settings import (
+    check_choices,
+    check_counts,
+    check_numbers,
+    split_settings,
+    takes_settings_of,
+)
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.networks.build import CRITICS, build_actor_critic
@@ -14,6 +20,8 @@ from jaxmarl_llm.networks.team import TeamNetwork
 _CRITICS = (*CRITICS, "action")
 _TRUST_REGIONS = ("clip", "penalty", "gate", "penalty_and_gate")
 _ORDERS = ("simultaneous", "sequential")
+# What the choices of critic and credit decide.
+_NOT_SETTINGS = ("critic", "action_critic")
 _RESAMPLE = ("every", "never", "importance")
 
 
@@ -63,20 +71,12 @@ def _sequential(env: Environment, **settings: Any) -> PolicyGradient:
     return mappo(env, **{"sharing": "isolated", "update_order": "sequential", **settings})
 
 
-@takes_fields_of(PolicyGradient)
+@takes_settings_of(PolicyGradient, build_actor_critic, without=_NOT_SETTINGS)
 def policy_gradient(
     env: Environment,
     *,
     critic: str = "observation",
     sharing: str | tuple[int, ...] = "shared",
-    network: str = "mlp",
-    hidden_sizes: tuple[int, ...] = (64, 64),
-    activation: str = "tanh",
-    gru_size: int = 64,
-    agent_id: bool = False,
-    decoder: bool = False,
-    memory_size: int = 0,
-    memory_tokens: int = 0,
     **settings: Any,
 ) -> PolicyGradient:
     """Builds a learner from its independent choices.
@@ -87,36 +87,26 @@ def policy_gradient(
         agents observe, by attention) or `"action"` (central, with a value for each own action). With `credit="coma"`
         the attention is to the others' observations and actions, and there is a value for each own action.
       sharing: `"shared"` (one policy for all), `"isolated"` (one an agent), or a policy index for each agent.
-      network, hidden_sizes, activation, gru_size: see `networks.build_actor_critic`.
-      agent_id: tell the networks the agent's index (useful with a shared policy).
-      decoder: with `network="coordinator"`, each agent's policy knows the actions of the agents before it in the same
-        step (multi-agent transformer, Wen et al. 2022).
-      memory_size, memory_tokens: with `network="coordinator"`, what each agent and the team remember.
-      **settings: fields of `PolicyGradient`, described there.
+      **settings: fields of `PolicyGradient`, and arguments of `networks.build_actor_critic`, such as
+        `network` and `hidden_sizes`; described there.
 
     Raises:
       UserError: a setting that cannot work, with what to do.
     """
     check_choices({"critic": (critic, _CRITICS)})
+    network, settings = split_settings(settings, build_actor_critic, without=_NOT_SETTINGS)
     module = build_actor_critic(
         env.observation_space,
         env.action_space.n,
         env.num_agents,
-        network=network,
-        hidden_sizes=hidden_sizes,
-        activation=activation,
-        gru_size=gru_size,
         critic="global_state" if critic == "action" else critic,
         action_critic=critic == "action" or settings.get("credit") == "coma",
-        agent_id=agent_id,
-        decoder=decoder,
-        memory_size=memory_size,
-        memory_tokens=memory_tokens,
+        **network,
     )
     table = sharing_table(sharing, env.num_agents)
     learner = PolicyGradient(env=env, network_module=TeamNetwork(module, table), **settings)
     _check_settings(learner)
-    _check_together(learner, critic, network)
+    _check_together(learner, critic, network.get("network", "mlp"))
     return learner
 
 

@@ -2,10 +2,17 @@
 
 from typing import Any
 
-from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers, takes_fields_of
+from jaxmarl_llm.algorithms.settings import (
+    check_choices,
+    check_counts,
+    check_numbers,
+    split_settings,
+    takes_settings_of,
+)
 from jaxmarl_llm.algorithms.value.learner import ValueLearner
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
 from jaxmarl_llm.networks.q_network import build_q_network
 from jaxmarl_llm.networks.sharing import sharing_table
@@ -13,6 +20,9 @@ from jaxmarl_llm.networks.team import TeamNetwork
 
 MIXERS = ("none", "sum", "monotonic", "weighted")
 WEIGHTINGS = ("optimistic", "central")
+_BUILDERS = (build_q_network, build_actor_critic)
+# What concerns policies and critics.
+_NOT_SETTINGS = ("critic", "action_critic", "decoder")
 
 
 def iql(env: Environment, **settings: Any) -> ValueLearner:
@@ -48,20 +58,12 @@ def weighted_qmix(env: Environment, **settings: Any) -> ValueLearner:
     return value_learner(env, mixer="weighted", **settings)
 
 
-@takes_fields_of(ValueLearner)
+@takes_settings_of(ValueLearner, *_BUILDERS, without=_NOT_SETTINGS)
 def value_learner(
     env: Environment,
     *,
     mixer: str = "none",
     sharing: str | tuple[int, ...] = "shared",
-    network: str = "mlp",
-    hidden_sizes: tuple[int, ...] = (64, 64),
-    activation: str = "tanh",
-    gru_size: int = 64,
-    agent_id: bool = False,
-    last_action: bool = False,
-    memory_size: int = 0,
-    memory_tokens: int = 0,
     embed_dim: int = 32,
     hypernet_size: int = 64,
     central_hidden_sizes: tuple[int, ...] = (64, 64),
@@ -74,13 +76,10 @@ def value_learner(
       mixer: `"none"` (each agent its own value), `"sum"`, `"monotonic"`, or `"weighted"` (monotonic, with a central
         value and weights).
       sharing: `"shared"` (one network for all), `"isolated"` (one an agent), or a policy index for each agent.
-      network, hidden_sizes, activation, gru_size: see `networks.build_actor_critic`.
-      agent_id: tell the networks the agent's index (useful with shared networks).
-      last_action: tell the networks the agent's last action.
-      memory_size, memory_tokens: with `network="coordinator"`, what each agent and the team remember.
       embed_dim, hypernet_size: widths of the monotonic mixer, see `networks.QMixer`.
       central_hidden_sizes: widths of the central value of the weighted mixer.
-      **settings: fields of `ValueLearner`, described there.
+      **settings: fields of `ValueLearner`, and arguments of `networks.build_q_network` and `build_actor_critic`, such
+        as `network` and `hidden_sizes`; described there.
 
     Raises:
       UserError: a setting that cannot work, with what to do.
@@ -89,18 +88,12 @@ def value_learner(
     for name, width in {"embed_dim": embed_dim, "hypernet_size": hypernet_size}.items():
         if width < 1:
             raise UserError(f"{name} must be at least 1, got {width}")
+    network, settings = split_settings(settings, *_BUILDERS, without=_NOT_SETTINGS)
     module = build_q_network(
         env.observation_space,
         env.action_space.n,
         env.num_agents,
-        network=network,
-        hidden_sizes=hidden_sizes,
-        activation=activation,
-        gru_size=gru_size,
-        agent_id=agent_id,
-        last_action=last_action,
-        memory_size=memory_size,
-        memory_tokens=memory_tokens,
+        **network,
     )
     monotonic = mixer in ("monotonic", "weighted")
     central = JointActionValue(env.action_space.n, tuple(central_hidden_sizes))
