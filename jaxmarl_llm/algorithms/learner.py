@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from jaxmarl_llm.algorithms.episodes import shaped_reward_weight
@@ -71,6 +72,10 @@ class Learner:
         rate = anneal(self.learning_rate, 0.0, steps_done / self.total_steps, schedule=self.learning_rate_schedule)
         weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
         return steps_done, rate, weight
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        """Gradient clipping and Adam, without the learning rate, for one set of parameters."""
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.adam_epsilon))
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
         """Memory at the start of an episode for `act`: pytree of `batch_shape + (N, ...)`, empty if feed-forward."""

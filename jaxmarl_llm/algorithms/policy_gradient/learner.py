@@ -111,7 +111,7 @@ class PolicyGradient(Learner):
         params = network.init(key_params, first[0], self.env.global_state(first[1]))
         state = LearnerState(
             params=params,
-            optimizer_state=jax.vmap(updates.make_optimizer(self).init)(updates.flatten(params)),
+            optimizer_state=jax.vmap(self.make_optimizer().init)(updates.flatten(params)),
             value_statistics=init_value_statistics((network.num_policies,)),
             penalty=jnp.full((network.num_policies,), self.penalty_coefficient, jnp.float32),
             rollout=rollout,

@@ -143,8 +143,7 @@ def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, ke
     coefficients = dataclasses.replace(coefficients, penalty=coefficients.penalty[policy][None])
     whole = updates.whole_batch(alone, samples, memory, agents)
 
-    accepted = jnp.ones(())
-    new_params, new_optimizer_state = params, optimizer_state
+    new_params, accepted = params, jnp.ones(())
     if learner.trust_region == "gate":
         new_params, accepted = _natural_step(alone, params, whole, coefficients)
         coefficients = dataclasses.replace(coefficients, actor=0.0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
@@ -54,11 +53,6 @@ class Coefficients:
     entropy: jax.Array | float
     penalty: jax.Array
     actor: float = 1.0
-
-
-def make_optimizer(learner) -> optax.GradientTransformation:
-    """Gradient clipping and Adam, without the learning rate, for the flat parameters `[F]` of one policy."""
-    return optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
 
 
 def surrogate_loss(learner, params, batch: Minibatch, coefficients: Coefficients) -> tuple[jax.Array, dict]:
@@ -148,7 +142,7 @@ def run_epochs(
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
     if agent_index is None:
         agent_index = jnp.arange(learner.network_module.num_agents)
-    optimizer = make_optimizer(learner)
+    optimizer = learner.make_optimizer()
     unflatten = unflattener(params)
 
     def minibatch_step(carry, minibatch):

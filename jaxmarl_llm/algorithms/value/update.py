@@ -156,10 +156,9 @@ def _monotonic_weight(learner, params, q, chosen, target, sequences, counts, sta
 
 
 def make_optimizer(learner) -> optax.GradientTransformation:
-    """Gradient clipping and Adam, without the learning rate, for one set of parameters."""
-    steps = optax.chain(optax.clip_by_global_norm(learner.max_grad_norm), optax.scale_by_adam(eps=learner.adam_epsilon))
-    # On one flat vector: a few operations, where a dozen small arrays would take a dozen times as many.
-    return optax.flatten(steps)
+    """The learner's optimiser on one flat vector."""
+    # A few operations, where a dozen small arrays would take a dozen times as many.
+    return optax.flatten(learner.make_optimizer())
 
 
 def learn(
