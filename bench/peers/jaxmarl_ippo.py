@@ -9,17 +9,10 @@ as it is, with its own configuration, in its one jitted call; only its logging t
 Needs in this interpreter: jaxmarl distrax hydra-core omegaconf wandb matplotlib pyyaml imageio seaborn six
 """
 
-import os
-import sys
 import time
-import warnings
 
-warnings.filterwarnings("ignore")
-os.environ["WANDB_MODE"] = "disabled"
-checkout = os.path.abspath(sys.argv[1])
-sys.path.insert(0, checkout)
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "jaxmarl_llm", "benchmark"))
-from serve import serve  # noqa: E402
+from checkout import read_config
+from serve import serve
 
 
 def prepare(settings):
@@ -29,14 +22,10 @@ def prepare(settings):
     import jax.numpy as jnp
     import jaxmarl
     import numpy as np
-    import wandb
-    import yaml
     from jaxmarl.environments.overcooked import overcooked_layouts
 
-    wandb.log = lambda *_, **__: None
     script = importlib.import_module("baselines.IPPO.ippo_ff_overcooked")
-    with open(os.path.join(checkout, "baselines/IPPO/config/ippo_ff_overcooked.yaml")) as file:
-        config = yaml.safe_load(file)
+    config = read_config("baselines/IPPO/config/ippo_ff_overcooked.yaml")
     # YAML 1.1 reads 2.5e-4 as a number and 2.5e6 as text.
     config = {name: _number(value) for name, value in config.items()}
     config.update(

@@ -8,17 +8,10 @@ training and the logging to a web service are turned off.
 Needs in this interpreter: jaxmarl flashbax distrax hydra-core omegaconf wandb matplotlib pyyaml safetensors
 """
 
-import os
-import sys
 import time
-import warnings
 
-warnings.filterwarnings("ignore")
-os.environ["WANDB_MODE"] = "disabled"
-checkout = os.path.abspath(sys.argv[1])
-sys.path.insert(0, checkout)
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "jaxmarl_llm", "benchmark"))
-from serve import serve  # noqa: E402
+from checkout import read_config
+from serve import serve
 
 
 def prepare(settings):
@@ -26,10 +19,7 @@ def prepare(settings):
 
     import jax
     import jax.numpy as jnp
-    import wandb
-    import yaml
 
-    wandb.log = lambda *_, **__: None
     mappo = settings["algorithm"] == "mappo"
     if mappo:
         script = importlib.import_module("baselines.MAPPO.mappo_rnn_mpe")
@@ -37,8 +27,7 @@ def prepare(settings):
     else:
         script = importlib.import_module(f"baselines.QLearning.{settings['algorithm']}_rnn")
         path = "baselines/QLearning/config/alg/ql_rnn_mpe.yaml"
-    with open(os.path.join(checkout, path)) as file:
-        config = yaml.safe_load(file)
+    config = read_config(path)
     config.update(TOTAL_TIMESTEPS=int(settings["total_steps"]), TEST_DURING_TRAINING=False, WANDB_MODE="disabled")
     if mappo:
         # YAML 1.1 reads 2e-3 as text.
