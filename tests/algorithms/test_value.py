@@ -230,7 +230,11 @@ def test_agents_gradients_add_up(algorithm, sharing):
 
     @jax.jit
     def gradient(params):
-        return jax.grad(lambda params: updates.td_loss(learner, params, state.target_params, *batch)[0])(params)
+        def mean_loss(params):
+            loss, (_, sums) = updates.td_loss(learner, params, state.target_params, *batch)
+            return loss / sums["count"]
+
+        return jax.grad(mean_loss)(params)
 
     networks = (state.params, state.target_params, state.optimizer_state)
     report = jax.jit(functools.partial(updates.agent_gradients, learner))(networks, batch)

@@ -72,11 +72,13 @@ def targets(learner, target_params: Any, sequences: Sequences, online_q: jax.Arr
     """
     target_q = action_values(learner.network_module, target_params["agents"], sequences)
     best = categorical_mode(masked_logits(online_q if learner.double_q else target_q, sequences.action_mask))
-    counts, state = counting_agents(sequences), sequences.global_state
+    # Only successors of a step are valued.
+    best, counts = best[1:], counting_agents(sequences)[1:]
+    state = None if sequences.global_state is None else sequences.global_state[1:]
     if learner.mixer == "weighted":
         value = central_value(learner, target_params, best, counts, state)
     else:
-        value = mix(learner, target_params, at_action(target_q, best), counts, state)
+        value = mix(learner, target_params, at_action(target_q[1:], best), counts, state)
     reward, terminated = sequences.reward[1:], sequences.terminated[1:]
     alive = ~sequences.terminated[:-1] & ~sequences.done[:-1, :, None]
     if learner.mixer != "none":
@@ -85,7 +87,7 @@ def targets(learner, target_params: Any, sequences: Sequences, online_q: jax.Arr
         alive = jnp.any(alive, axis=-1, keepdims=True)
     target = td_lambda(
         reward,
-        value[1:],
+        value,
         terminated,
         terminated | sequences.done[1:, :, None],
         discount=learner.discount,
@@ -101,8 +103,8 @@ def td_loss(
     sequences: Sequences,
     weight: jax.Array,
     learns: jax.Array | bool = True,
-) -> tuple[jax.Array, tuple[jax.Array, dict]]:
-    """Squared temporal-difference errors, averaged over the steps that count on all devices.
+) -> tuple[jax.Array, tuple[jax.Array, dict[str, jax.Array]]]:
+    """Squared temporal-difference errors, summed over the steps that count.
 
     Args:
       learner: the configuration.
@@ -112,13 +114,17 @@ def td_loss(
       learns: `[N]` bool, agents whose values a gradient reaches.
 
     Returns:
-      `(loss, (size, metrics))`: this device's part of the loss and of the metrics, to be summed over devices; `size`
-      `[K]` is the mean absolute error of each sequence.
+      `(loss, (size, sums))`: `size` `[K]` is the mean absolute error of each sequence, `sums` are of metrics, and
+      `count` of the steps: summed over devices and divided by the count they are means.
     """
     q = action_values(learner.network_module, params["agents"], sequences)
     q = jnp.where(jnp.asarray(learns)[..., None], q, jax.lax.stop_gradient(q))
     target, counted = targets(learner, target_params, sequences, jax.lax.stop_gradient(q))
     target = jax.lax.stop_gradient(target)
+
+    def total(value):
+        return jnp.sum(jnp.where(counted, value, 0.0))
+
     action, counts = sequences.action, counting_agents(sequences)[:-1]
     state = None if sequences.global_state is None else sequences.global_state[:-1]
     chosen = mix(learner, params, at_action(q[:-1], action), counts, state)
@@ -128,20 +134,16 @@ def td_loss(
         central = central_value(learner, params, action, counts, state)
         loss = loss * _monotonic_weight(learner, params, q[:-1], chosen, target, sequences, counts, state)
         loss = loss + jnp.square(central - target)
-    mean_weight = counted / jnp.maximum(mesh.sum_over_devices(jnp.sum(counted, dtype=jnp.float32)), 1.0)
-
-    def mean(value):
-        return jnp.sum(jnp.where(counted, value, 0.0) * mean_weight)
-
-    loss = mean(loss * weight[None, :, None])
+    loss = total(loss * weight[None, :, None])
     size = masked_mean(jnp.abs(jax.lax.stop_gradient(error)), counted, axis=(0, 2))
-    metrics = {
+    sums = {
+        "count": jnp.sum(counted, dtype=jnp.float32),
         "total_loss": loss,
-        "value_mean": mean(chosen),
-        "target_mean": mean(target),
-        "td_error": mean(jnp.abs(error)),
+        "value_mean": total(chosen),
+        "target_mean": total(target),
+        "td_error": total(jnp.abs(error)),
     }
-    return loss, (size, metrics)
+    return loss, (size, sums)
 
 
 def _monotonic_weight(learner, params, q, chosen, target, sequences, counts, state) -> jax.Array:
@@ -186,8 +188,11 @@ def learn(
         def loss(params):
             return td_loss(learner, params, target_params, sequences, weight)
 
-        gradient, (size, metrics) = jax.grad(loss, has_aux=True)(params)
-        gradient, metrics = mesh.sum_over_devices((gradient, metrics))
+        # Sums become means after the devices have met, so that they meet once.
+        gradient, (size, sums) = jax.grad(loss, has_aux=True)(params)
+        gradient, sums = mesh.sum_over_devices((gradient, sums))
+        count = jnp.maximum(sums.pop("count"), 1.0)
+        gradient, metrics = jax.tree.map(lambda leaf: leaf / count, (gradient, sums))
         norms = {name: jax.vmap(optax.tree.norm)(tree) for name, tree in gradient.items()}
         metrics["gradient_norm"] = jnp.sqrt(sum(jnp.sum(jnp.square(norm)) for norm in norms.values()))
         stepped = {name: jax.vmap(optimizer.update)(gradient[name], optimizer_state[name]) for name in params}
@@ -235,10 +240,12 @@ def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequen
 
     def gradient(learns):
         def loss(agents):
-            return td_loss(learner, {**params, "agents": agents}, target_params, part, weight[few], learns)[0]
+            loss, (_, sums) = td_loss(learner, params | {"agents": agents}, target_params, part, weight[few], learns)
+            return loss, sums["count"]
 
+        gradient, count = jax.grad(loss, has_aux=True)(params["agents"])
         # Other policies' gradients are zero.
-        leaves = jax.tree.leaves(jax.grad(loss)(params["agents"]))
-        return jnp.concatenate([jnp.sum(leaf, axis=0).ravel() for leaf in leaves])
+        flat = jnp.concatenate([jnp.sum(leaf, axis=0).ravel() for leaf in jax.tree.leaves(gradient)])
+        return flat / jnp.maximum(mesh.sum_over_devices(count), 1.0)
 
     return agent_gradient_metrics(jax.vmap(gradient)(jnp.eye(learner.env.num_agents, dtype=bool)))
