@@ -1,0 +1,17 @@
+"""Tasks for teams of language-model roles: problems, exact verification, imperfect teachers; all inside jit."""
+
+from jaxmarl_llm.workflows.registry import Registry
+from jaxmarl_llm.workflows.tasks.base import Problem, Task
+
+_TASKS: Registry[Task] = Registry(
+    "task",
+    {
+        "arithmetic": "jaxmarl_llm.workflows.tasks.arithmetic:Arithmetic",
+        "stack_code": "jaxmarl_llm.workflows.tasks.stack_code:StackCode",
+    },
+)
+make_task = _TASKS.make
+register_task = _TASKS.register
+task_names = _TASKS.names
+
+__all__ = ["Problem", "Task", "make_task", "register_task", "task_names"]
