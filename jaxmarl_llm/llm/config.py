@@ -1,0 +1,111 @@
+"""Sizes and variants of the decoder, and the presets that are trained from scratch."""
+
+import dataclasses
+
+from jaxmarl_llm.errors import UserError, unknown_name
+
+DTYPES = ("float32", "bfloat16")
+# Named by their number of parameters at a vocabulary of about 64: 0.05, 0.2, 0.8 and 3 million.
+PRESETS = {
+    "tiny": {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64},
+    "small": {"hidden_size": 96, "num_layers": 3, "num_heads": 6, "num_kv_heads": 2, "intermediate_size": 128},
+    "base": {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 384},
+    "medium": {"hidden_size": 256, "num_layers": 5, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 512},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """What a decoder of the Llama family is made of; hashable, so that it can be a static argument.
+
+    Attributes:
+      vocab_size: V, number of tokens.
+      hidden_size: E, width of a token's vector.
+      num_layers: number of layers.
+      num_heads: H, query heads.
+      num_kv_heads: K, heads of keys and values; each serves `H / K` query heads (Ainslie et al. 2023). It divides H.
+      head_dim: D, width of a head, even; by default `hidden_size / num_heads`.
+      intermediate_size: F, width inside the gated layer.
+      rope_base: base of the rotary angles (Su et al. 2021).
+      norm_epsilon: added to the mean square in every norm.
+      qk_norm: norm of each head's queries and keys before the rotation (Qwen3).
+      attention_bias: biases of the query, key and value projections (Qwen2).
+      tied_embeddings: the output layer is the embedding table.
+      value_head: a value for each token beside the logits.
+      max_length: most tokens of a sequence, prompt and completion.
+      dtype: of the computation, `"float32"` or `"bfloat16"`; norms, softmax, logits and values are float32 always.
+      param_dtype: of the parameters, likewise.
+
+    Raises:
+      UserError: sizes that do not fit together, or an unknown dtype.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    intermediate_size: int
+    max_length: int
+    head_dim: int = 0
+    rope_base: float = 10000.0
+    norm_epsilon: float = 1e-5
+    qk_norm: bool = False
+    attention_bias: bool = False
+    tied_embeddings: bool = True
+    value_head: bool = False
+    dtype: str = "float32"
+    param_dtype: str = "float32"
+
+    def __post_init__(self):
+        if not self.head_dim:
+            if self.num_heads < 1 or self.hidden_size % self.num_heads:
+                raise UserError(
+                    f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}: set head_dim"
+                )
+            object.__setattr__(self, "head_dim", self.hidden_size // self.num_heads)
+        for field in dataclasses.fields(self):
+            if field.type is int and getattr(self, field.name) < 1:
+                raise UserError(f"{field.name} must be at least 1, got {getattr(self, field.name)}")
+        for name in ("rope_base", "norm_epsilon"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise UserError(f"num_kv_heads {self.num_kv_heads} must divide num_heads {self.num_heads}")
+        if self.head_dim % 2:
+            raise UserError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        for name in ("dtype", "param_dtype"):
+            if getattr(self, name) not in DTYPES:
+                raise unknown_name(name, getattr(self, name), DTYPES)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of the whole decoder, value head included."""
+        width = self.hidden_size
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        attention = 2 * width * queries + 2 * width * keys
+        attention += self.attention_bias * (queries + 2 * keys) + self.qk_norm * 2 * self.head_dim
+        layer = attention + 3 * width * self.intermediate_size + 2 * width
+        tables = (1 if self.tied_embeddings else 2) * self.vocab_size * width
+        return self.num_layers * layer + tables + width + self.value_head * (width + 1)
+
+
+def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> DecoderConfig:
+    """The configuration of a preset size.
+
+    Args:
+      preset: `"tiny"`, `"small"`, `"base"` or `"medium"`.
+      vocab_size: V.
+      max_length: most tokens of a sequence.
+      **changes: any other fields of `DecoderConfig`.
+
+    Raises:
+      UserError: unknown preset or field, or sizes that do not fit together.
+    """
+    if preset not in PRESETS:
+        raise unknown_name("decoder size", preset, PRESETS)
+    names = [field.name for field in dataclasses.fields(DecoderConfig)]
+    for name in changes:
+        if name not in names:
+            raise unknown_name("decoder setting", name, names)
+    return DecoderConfig(**{**PRESETS[preset], "vocab_size": vocab_size, "max_length": max_length, **changes})

@@ -1,0 +1,210 @@
+"""The decoder-only transformer, the same one for training, for prompts and for one token after the other."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.layers import Linear, RMSNorm, grouped_attention, rotary_angles, rotate
+
+# Up to so many tokens the embedding is a product with one-hot rows: the gradient of a look-up is a scatter.
+_ONE_HOT_VOCABULARY = 256
+
+
+@struct.dataclass
+class Cache:
+    """What the tokens so far have left for those that follow.
+
+    Attributes:
+      keys, values: a tuple with one `[B, K, S, D]` a layer: K heads, S slots.
+      valid: `[B, S]` bool, slots that hold a token, not padding.
+      length: `[]` int32, slots filled so far; the next tokens go behind them.
+    """
+
+    keys: tuple[jax.Array, ...]
+    values: tuple[jax.Array, ...]
+    valid: jax.Array
+    length: jax.Array
+
+    def grow(self, slots: int) -> "Cache":
+        """The same cache with so many more empty slots."""
+
+        def pad(x):
+            return jnp.pad(x, ((0, 0), (0, 0), (0, slots), (0, 0)))
+
+        keys, values = jax.tree.map(pad, (self.keys, self.values))
+        return Cache(keys, values, jnp.pad(self.valid, ((0, 0), (0, slots))), self.length)
+
+
+def init_cache(config: DecoderConfig, batch: int, length: int, dtype: str | None = None) -> Cache:
+    """An empty cache.
+
+    Args:
+      config: of the decoder.
+      batch: B.
+      length: S, number of slots.
+      dtype: of keys and values; the configuration's by default.
+    """
+    shape = (batch, config.num_kv_heads, length, config.head_dim)
+    empty = (jnp.zeros(shape, dtype or config.dtype),) * config.num_layers
+    return Cache(empty, empty, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))
+
+
+class Decoder(nn.Module):
+    """A decoder-only transformer of the Llama family (Touvron et al. 2023).
+
+    Norms before the parts of a layer, rotary positions, grouped queries, a gated layer (Shazeer 2020), all by `config`.
+    A token attends to the valid tokens in its own slot and in earlier ones; its position is given apart from its slot,
+    so that padding may lie between a prompt and its completion.
+
+    Attributes:
+      config: sizes and variants.
+    """
+
+    config: DecoderConfig
+
+    def setup(self):
+        config = self.config
+        table = (config.vocab_size, config.hidden_size)
+        embedding_init = nn.initializers.normal(config.hidden_size**-0.5)
+        self.embedding = self.param("embedding", embedding_init, table, config.param_dtype)
+        self.layers = [DecoderLayer(config) for _ in range(config.num_layers)]
+        self.norm = _norm(config)
+        if not config.tied_embeddings:
+            self.output = _linear(config, config.vocab_size)
+        if config.value_head:
+            self.value_output = Linear(1, use_bias=True, scale=0.1)
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        position: jax.Array | None = None,
+        valid: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, jax.Array | None, Cache | None]:
+        """Logits for the token after each, and values.
+
+        Args:
+          tokens: `[B, L]` int32.
+          position: `[B, L]` int32, counted from 0 at each sequence's first token; `0 ... L - 1` by default.
+          valid: `[B, L]` bool, tokens rather than padding; all by default.
+          cache: of the tokens before these; it has L free slots.
+
+        Returns:
+          `(logits [B, L, V] float32, value [B, L] float32 or None, cache)`. What stands at padding means nothing.
+        """
+        hidden, cache = self.hidden(tokens, position, valid, cache)
+        return self.logits(hidden), self.value(hidden), cache
+
+    def hidden(
+        self,
+        tokens: jax.Array,
+        position: jax.Array | None = None,
+        valid: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, Cache | None]:
+        """The normed vectors `[B, L, E]` that `logits` and `value` read, and the cache; arguments as for a call."""
+        config = self.config
+        batch, length = tokens.shape
+        if position is None:
+            position = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+        if valid is None:
+            valid = jnp.ones((batch, length), bool)
+        start = 0 if cache is None else cache.length
+        if cache is not None:
+            valid = jax.lax.dynamic_update_slice_in_dim(cache.valid, valid, start, axis=1)
+        earlier = jnp.arange(valid.shape[1])[None] <= start + jnp.arange(length)[:, None]
+        mask = valid[:, None] & earlier[None]
+        angles = rotary_angles(position, config.head_dim, config.rope_base)
+        x = self._embed(tokens)
+        keys, values = [], []
+        for index, layer in enumerate(self.layers):
+            stored = None if cache is None else (cache.keys[index], cache.values[index], start)
+            x, (layer_keys, layer_values) = layer(x, angles, mask, stored)
+            keys.append(layer_keys)
+            values.append(layer_values)
+        if cache is not None:
+            cache = Cache(tuple(keys), tuple(values), valid, cache.length + length)
+        return self.norm(x), cache
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """`[..., E]` to `[..., V]` float32."""
+        if not self.config.tied_embeddings:
+            return self.output(hidden).astype(jnp.float32)
+        rows = hidden.reshape(-1, hidden.shape[-1]) @ self.embedding.astype(hidden.dtype).T
+        return rows.reshape(*hidden.shape[:-1], -1).astype(jnp.float32)
+
+    def value(self, hidden: jax.Array) -> jax.Array | None:
+        """`[..., E]` to `[...]` float32; None without a value head."""
+        return self.value_output(hidden.astype(jnp.float32))[..., 0] if self.config.value_head else None
+
+    def _embed(self, tokens):
+        config = self.config
+        table = self.embedding.astype(config.dtype)
+        if config.vocab_size > _ONE_HOT_VOCABULARY:
+            return table[tokens]
+        rows = jax.nn.one_hot(tokens.reshape(-1), config.vocab_size, dtype=table.dtype) @ table
+        return rows.reshape(*tokens.shape, config.hidden_size)
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then a gated layer, each on normed vectors and added to them.
+
+    Attributes:
+      config: of the decoder.
+    """
+
+    config: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x, angles, mask, stored):
+        """One layer.
+
+        Args:
+          x: `[B, L, E]` float.
+          angles: of the tokens' positions.
+          mask: `[B, L, S]` bool, slots that each token attends to.
+          stored: `(keys, values, start)`, arrays `[B, K, S, D]` whose slots from `start` on are the tokens'; None where
+            the slots are the tokens themselves.
+
+        Returns:
+          `(x, (keys, values))`, those attended to.
+        """
+        config = self.config
+        out_scale = 1.0 / math.sqrt(2 * config.num_layers)
+
+        def heads(y, count, name):
+            y = _linear(config, count * config.head_dim, use_bias=config.attention_bias, name=f"{name}_projection")(y)
+            y = y.reshape(*y.shape[:-1], count, config.head_dim)
+            if config.qk_norm and name != "value":
+                y = _norm(config, name=f"{name}_norm")(y)
+            return y if name == "value" else rotate(y, angles)
+
+        y = _norm(config, name="attention_norm")(x)
+        query = heads(y, config.num_heads, "query")
+        keys = jnp.swapaxes(heads(y, config.num_kv_heads, "key"), 1, 2)
+        values = jnp.swapaxes(heads(y, config.num_kv_heads, "value"), 1, 2)
+        if stored is not None:
+            *before, start = stored
+            keys, values = (
+                jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
+                for old, new in zip(before, (keys, values), strict=True)
+            )
+        y = grouped_attention(query, keys, values, mask)
+        x = x + _linear(config, config.hidden_size, scale=out_scale, name="attention_output")(y.astype(x.dtype))
+        y = _norm(config, name="gated_norm")(x)
+        gate = _linear(config, config.intermediate_size, name="gate")(y)
+        up = _linear(config, config.intermediate_size, name="up")(y)
+        down = _linear(config, config.hidden_size, scale=out_scale, name="down")
+        return x + down(nn.silu(gate) * up), (keys, values)
+
+
+def _linear(config, features, **settings):
+    return Linear(features, dtype=config.dtype, param_dtype=config.param_dtype, **settings)
+
+
+def _norm(config, **settings):
+    return RMSNorm(config.norm_epsilon, dtype=config.dtype, param_dtype=config.param_dtype, **settings)

@@ -1,0 +1,79 @@
+"""The distribution that tokens are drawn from: temperature, top-k and allowed tokens, in sampling as in scoring."""
+
+import jax
+import jax.numpy as jnp
+
+_LOWEST = float(jnp.finfo(jnp.float32).min)
+
+
+def token_log_probs(
+    logits: jax.Array, *, temperature: jax.typing.ArrayLike = 1.0, top_k: int = 0, allowed: jax.Array | None = None
+) -> jax.Array:
+    """Log-probabilities of all tokens.
+
+    Args:
+      logits: `[..., V]` float32.
+      temperature: `[]` float, may be traced; at 0 the likeliest token, the first at a tie, has all the probability.
+      top_k: only the k likeliest tokens (all that tie with the last of them) are possible; 0 for no limit.
+      allowed: `[..., V]` bool, same rank, tokens that are possible; where none is, all are. They go before `top_k`.
+
+    Returns:
+      `[..., V]` float32; the lowest finite number for an impossible token.
+    """
+    if allowed is not None:
+        allowed = allowed | ~jnp.any(allowed, axis=-1, keepdims=True)
+        logits = jnp.where(allowed, logits, _LOWEST)
+    if 0 < top_k < logits.shape[-1]:
+        last = jax.lax.top_k(jax.lax.stop_gradient(logits), top_k)[0][..., -1:]
+        logits = jnp.where(logits >= last, logits, _LOWEST)
+    possible = logits > _LOWEST
+    is_greedy = jnp.asarray(temperature) <= 0
+    # Shifted first, so that no division overflows.
+    shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    log_probs = jax.nn.log_softmax(shifted / jnp.where(is_greedy, 1.0, temperature), axis=-1)
+    log_probs = jnp.where(possible, log_probs, _LOWEST)
+    if isinstance(temperature, int | float) and temperature > 0:
+        return log_probs
+    index = _token_index(logits)
+    likeliest = index == first_token(shifted == 0)[..., None]
+    return jnp.where(is_greedy, jnp.where(likeliest, 0.0, _LOWEST), log_probs)
+
+
+def first_token(where: jax.Array) -> jax.Array:
+    """The first token for which `where` `[..., V]` bool holds, `[...]` int32; the last token where none does."""
+    # A minimum rather than an argmax, which XLA's CPU compiler does not vectorise.
+    last = where.shape[-1] - 1
+    return jnp.min(jnp.where(where, _token_index(where), last), axis=-1)
+
+
+def draw_token(uniform: jax.Array, log_probs: jax.Array) -> jax.Array:
+    """One token a row by the inverse of the cumulative distribution.
+
+    Args:
+      uniform: `[...]` float32 in `[0, 1)`.
+      log_probs: `[..., V]` float32, of `token_log_probs`.
+
+    Returns:
+      `[...]` int32, a possible token always.
+    """
+    probs = jnp.exp(log_probs)
+    # Rounding may leave the sum over all tokens above that up to the last possible one: the latter is the total.
+    cumulative = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
+    total = jnp.max(cumulative, axis=-1, keepdims=True)
+    return first_token(cumulative > uniform[..., None] * total)
+
+
+def at_token(values: jax.Array, token: jax.Array) -> jax.Array:
+    """The entry of `values` `[..., V]` at `token` `[...]` int32."""
+    # A sum over one entry instead of a gather, whose gradient would be a scatter.
+    return jnp.sum(jnp.where(_token_index(values) == token[..., None], values, 0.0), axis=-1)
+
+
+def entropy(log_probs: jax.Array) -> jax.Array:
+    """Entropy in nats, `[...]`, of log-probabilities `[..., V]` from `token_log_probs`."""
+    possible = log_probs > _LOWEST
+    return -jnp.sum(jnp.where(possible, jnp.exp(log_probs) * log_probs, 0.0), axis=-1)
+
+
+def _token_index(values):
+    return jnp.arange(values.shape[-1], dtype=jnp.int32).reshape((1,) * (values.ndim - 1) + (-1,))

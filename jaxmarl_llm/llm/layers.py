@@ -1,0 +1,111 @@
+"""Parts of a decoder's layer: linear map, norm, rotary positions, attention with a cache."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+
+class Linear(nn.Module):
+    """A linear map of the last axis, all other axes merged for the product.
+
+    Attributes:
+      features: number of outputs.
+      use_bias: whether a bias is added.
+      scale: gain of the initial kernel over one that keeps the variance.
+      dtype, param_dtype: of the computation and of the parameters.
+    """
+
+    features: int
+    use_bias: bool = False
+    scale: float = 1.0
+    dtype: str = "float32"
+    param_dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., inputs]` to `[..., features]`."""
+        kernel_init = nn.initializers.variance_scaling(self.scale**2, "fan_in", "normal")
+        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features), self.param_dtype)
+        # One product of two matrices: with several batch axes XLA's CPU compiler transposes for the kernel's gradient.
+        y = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+            y = y + bias.astype(self.dtype)[None]
+        return y.reshape(*x.shape[:-1], self.features)
+
+
+class RMSNorm(nn.Module):
+    """Division by the root mean square of the last axis, then a learned scale (Zhang and Sennrich 2019, eq. 4).
+
+    Attributes:
+      epsilon: added to the mean square.
+      dtype, param_dtype: of the result and of the scale; the norm itself is taken in float32.
+    """
+
+    epsilon: float
+    dtype: str = "float32"
+    param_dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., E]`, same shape."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return x.astype(self.dtype) * scale.astype(self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+def rotary_angles(position: jax.Array, head_dim: int, base: float) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of a position's angles (Su et al. 2021, eq. 15).
+
+    Args:
+      position: `[B, L]` int32.
+      head_dim: D.
+      base: the slowest angle turns about `base` times slower than the fastest.
+
+    Returns:
+      Two arrays `[B, L, 1, D / 2]` float32.
+    """
+    frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    angle = position[..., None, None].astype(jnp.float32) * frequency[None, None, None]
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Turns the pairs (i, i + D / 2) of each head by the angles of its position.
+
+    Args:
+      x: `[B, L, H, D]` float.
+      angles: of `rotary_angles`.
+
+    Returns:
+      `[B, L, H, D]`, same dtype.
+    """
+    cosine, sine = angles
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * cosine - second * sine, second * cosine + first * sine]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def grouped_attention(query: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Scaled dot-product attention in which each head of keys and values serves several query heads.
+
+    Axes: B sequences, L queries, S slots, H query heads, K heads of keys and values, D width of a head.
+
+    Args:
+      query: `[B, L, H, D]` float.
+      keys, values: `[B, K, S, D]` float. With the heads before the slots the products for one query are two to ten
+        times as fast on a CPU as with other orders.
+      mask: `[B, L, S]` bool, which slots a query attends to; finite where it is none.
+
+    Returns:
+      `[B, L, H D]`, same dtype.
+    """
+    batch, length, num_heads, width = query.shape
+    num_kv_heads = keys.shape[1]
+    grouped = query.reshape(batch, length, num_kv_heads, num_heads // num_kv_heads, width).transpose(0, 2, 3, 1, 4)
+    scores = jnp.einsum("bkgld,bksd->bkgls", grouped, keys).astype(jnp.float32) * width**-0.5
+    scores = jnp.where(mask[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    out = jnp.einsum("bkgls,bksd->bkgld", weights, values)
+    return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, num_heads * width)

@@ -1,0 +1,135 @@
+"""Sampling of completions, prompt and loop in one program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.llm.decoder import Decoder, init_cache
+from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
+from jaxmarl_llm.llm.layout import allowed_by_step, check_prompt, last_of_prompt, prompt_slots
+
+
+@struct.dataclass
+class Generation:
+    """Completions of B prompts, M tokens at most.
+
+    Attributes:
+      tokens: `[B, M]` int32; the pad token where `mask` does not hold.
+      log_prob: `[B, M]` float32, of the distribution that each token was drawn from; 0 where `mask` does not hold.
+      mask: `[B, M]` bool, up to the first stop token, which is included.
+      length: `[B]` int32, number of tokens for which `mask` holds.
+    """
+
+    tokens: jax.Array
+    log_prob: jax.Array
+    mask: jax.Array
+    length: jax.Array
+
+
+def generate(
+    module: Decoder,
+    params: Any,
+    prompt: jax.Array,
+    prompt_length: jax.Array,
+    key: jax.Array,
+    *,
+    max_new_tokens: int,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    allowed: jax.Array | None = None,
+    stop_tokens: Sequence[int] = (),
+    pad_token: int = 0,
+    row: jax.Array | None = None,
+    early_stop: bool = True,
+) -> Generation:
+    """Samples a completion of each prompt; to be called inside `jax.jit`.
+
+    Each row has random numbers of its own: what is drawn for it depends on `key` and its number in `row`, not on the
+    other rows, on padding or on the number of devices that share the batch.
+
+    Args:
+      module: the decoder.
+      params: its parameters.
+      prompt: `[B, L]` int32, padded on the right with any tokens.
+      prompt_length: `[B]` int32, tokens of each prompt, 1 to L.
+      key: of the whole batch, the same on every device.
+      max_new_tokens: M.
+      temperature: divides the logits; 0 for the likeliest token. May be traced.
+      top_k: draw among the k likeliest tokens; 0 for all.
+      allowed: bool, tokens that may be drawn, of a shape that broadcasts to `[B, M, V]` from the right: `[V]`; `[M, V]`
+        by step; `[B, 1, V]` by row; `[B, M, V]`. Where no token is allowed, all are.
+      stop_tokens: tokens that end a completion.
+      pad_token: what stands behind the end.
+      row: `[B]` int32, the row's number in the whole batch; `0 ... B - 1` by default.
+      early_stop: leave the loop when all rows have stopped. Under `vmap` the loops then wait for each other and copy
+        what they hold at each step: False is better there.
+
+    Returns:
+      The completions. `score` with the same settings gives the same log-probabilities.
+
+    Raises:
+      ValueError: shapes that do not fit, no new tokens, more tokens than the decoder's `max_length`, or a token outside
+        the vocabulary.
+    """
+    config = module.config
+    check_prompt(config, prompt, prompt_length, max_new_tokens)
+    for token in (*stop_tokens, pad_token):
+        if not 0 <= token < config.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {config.vocab_size}")
+    batch, length = prompt.shape
+    allowed = allowed_by_step(allowed, batch, max_new_tokens, config.vocab_size)
+    row = jnp.arange(batch) if row is None else row
+    uniform = jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number), (max_new_tokens,)))(row)
+
+    def decoder():
+        # Bound anew in the loop: a bound module does not cross into a transformation.
+        return module.bind({"params": params})
+
+    def choose(hidden, step):
+        now = allowed
+        if allowed is not None:
+            index = jnp.minimum(step, allowed.shape[1] - 1)
+            now = jax.lax.dynamic_index_in_dim(allowed, index, axis=1, keepdims=False)
+        log_probs = token_log_probs(decoder().logits(hidden), temperature=temperature, top_k=top_k, allowed=now)
+        token = draw_token(jax.lax.dynamic_index_in_dim(uniform, step, axis=1, keepdims=False), log_probs)
+        return token, at_token(log_probs, token)
+
+    def write(drawn, step, running, token, log_prob):
+        values = (jnp.where(running, token, pad_token), jnp.where(running, log_prob, 0.0), running)
+        return jax.tree.map(lambda all_, new: jax.lax.dynamic_update_index_in_dim(all_, new, step, 0), drawn, values)
+
+    def goes_on(running, token):
+        for stop in stop_tokens:
+            running = running & (token != stop)
+        return running
+
+    def unfinished(carry):
+        step, _, running, *_ = carry
+        more = step < max_new_tokens
+        return more & jnp.any(running) if early_stop and stop_tokens else more
+
+    def advance(carry):
+        step, token, running, cache, drawn = carry
+        position = (prompt_length + step - 1)[:, None]
+        hidden, cache = decoder().hidden(token[:, None], position, running[:, None], cache)
+        token, log_prob = choose(hidden[:, 0], step)
+        drawn = write(drawn, step, running, token, log_prob)
+        return step + 1, token, goes_on(running, token), cache, drawn
+
+    position, valid = prompt_slots(prompt, prompt_length)
+    hidden, cache = decoder().hidden(prompt, position, valid, init_cache(config, batch, length))
+    assert cache is not None
+    # The last token is never read, so it needs no slot.
+    cache = cache.grow(max_new_tokens - 1)
+    running = jnp.ones(batch, bool)
+    shape = (max_new_tokens, batch)
+    drawn = (jnp.full(shape, pad_token, jnp.int32), jnp.zeros(shape), jnp.zeros(shape, bool))
+    token, log_prob = choose(last_of_prompt(hidden, prompt_length), 0)
+    drawn = write(drawn, 0, running, token, log_prob)
+    carry = (jnp.ones((), jnp.int32), token, goes_on(running, token), cache, drawn)
+    *_, drawn = jax.lax.while_loop(unfinished, advance, carry)
+    tokens, log_prob, mask = (values.T for values in drawn)
+    return Generation(tokens, log_prob, mask, jnp.sum(mask, axis=1, dtype=jnp.int32))

@@ -1,0 +1,79 @@
+"""Log-probabilities, entropies and values of given completions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.llm.decoder import Decoder
+from jaxmarl_llm.llm.distribution import at_token, entropy, token_log_probs
+from jaxmarl_llm.llm.layout import allowed_by_step, check_prompt, last_of_prompt, prompt_slots
+
+
+@struct.dataclass
+class Score:
+    """What a decoder says about completions; 0 where their mask does not hold.
+
+    Attributes:
+      log_prob: `[B, M]` float32, of each token given what comes before it.
+      entropy: `[B, M]` float32, in nats, of the distribution that the token is drawn from.
+      value: `[B, M]` float32, of what comes before the token; None without a value head.
+    """
+
+    log_prob: jax.Array
+    entropy: jax.Array
+    value: jax.Array | None
+
+
+def score(
+    module: Decoder,
+    params: Any,
+    prompt: jax.Array,
+    prompt_length: jax.Array,
+    completion: jax.Array,
+    completion_mask: jax.Array,
+    *,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    allowed: jax.Array | None = None,
+) -> Score:
+    """Scores completions in one pass; differentiable in `params`.
+
+    With the settings of the `generate` that drew them the log-probabilities are the same up to rounding. A token that
+    has become impossible since (outside the `top_k` after an update, say) has the lowest finite log-probability, so its
+    ratio to the old one is 0.
+
+    Args:
+      module: the decoder.
+      params: its parameters.
+      prompt: `[B, L]` int32, padded on the right with any tokens.
+      prompt_length: `[B]` int32, tokens of each prompt, 1 to L.
+      completion: `[B, M]` int32.
+      completion_mask: `[B, M]` bool, a prefix of each row.
+      temperature, top_k, allowed: as in `generate`.
+
+    Raises:
+      ValueError: shapes that do not fit, or more tokens than the decoder's `max_length`.
+    """
+    config = module.config
+    if completion.ndim != 2 or completion.shape[0] != prompt.shape[0] or completion_mask.shape != completion.shape:
+        raise ValueError(
+            "completion and completion_mask must have shape [B, M] with the prompt's B, "
+            f"got {completion.shape} and {completion_mask.shape}, prompt {prompt.shape}"
+        )
+    length, steps = prompt.shape[1], completion.shape[1]
+    check_prompt(config, prompt, prompt_length, steps)
+    allowed = allowed_by_step(allowed, completion.shape[0], steps, config.vocab_size)
+    position, valid = prompt_slots(prompt, prompt_length)
+    # The last token is never read.
+    tokens = jnp.concatenate([prompt, completion[:, :-1]], axis=1)
+    after = prompt_length[:, None] + jnp.arange(steps - 1)[None]
+    position = jnp.concatenate([position, after], axis=1)
+    valid = jnp.concatenate([valid, completion_mask[:, :-1]], axis=1)
+    decoder = module.bind({"params": params})
+    hidden, _ = decoder.hidden(tokens, position, valid)
+    hidden = jnp.concatenate([last_of_prompt(hidden[:, :length], prompt_length)[:, None], hidden[:, length:]], axis=1)
+    log_probs = token_log_probs(decoder.logits(hidden), temperature=temperature, top_k=top_k, allowed=allowed)
+    found = Score(at_token(log_probs, completion), entropy(log_probs), decoder.value(hidden))
+    return jax.tree.map(lambda x: jnp.where(completion_mask, x, 0.0), found)

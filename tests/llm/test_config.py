@@ -1,0 +1,49 @@
+"""Sizes of the decoder."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm import Decoder, decoder_config
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("tiny", 0.05), ("small", 0.2), ("base", 0.8), ("medium", 3.0)])
+def test_presets_have_the_size_of_their_name(preset, millions):
+    config = decoder_config(preset, vocab_size=64, max_length=96)
+    assert abs(config.num_parameters / 1e6 - millions) < 0.15 * millions
+    assert hash(config) == hash(dataclasses.replace(config))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"qk_norm": True, "attention_bias": True, "tied_embeddings": False, "value_head": True},
+        {"hidden_size": 22, "num_heads": 6, "num_kv_heads": 3, "head_dim": 10, "intermediate_size": 7},
+    ],
+)
+def test_number_of_parameters(changes, key):
+    config = decoder_config("tiny", vocab_size=13, max_length=7, **changes)
+    params = jax.eval_shape(Decoder(config).init, key, jnp.zeros((1, 2), jnp.int32))["params"]
+    assert config.num_parameters == sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "message"),
+    [
+        ("tinny", {}, "unknown decoder size 'tinny': did you mean tiny?"),
+        ("tiny", {"num_layer": 3}, "unknown decoder setting 'num_layer': did you mean num_layers"),
+        ("tiny", {"num_heads": 3}, "hidden_size 64 is no multiple of num_heads 3: set head_dim"),
+        ("tiny", {"num_kv_heads": 3}, "num_kv_heads 3 must divide num_heads 4"),
+        ("tiny", {"num_layers": 0}, "num_layers must be at least 1, got 0"),
+        ("tiny", {"head_dim": 7}, "head_dim must be even for rotary positions, got 7"),
+        ("tiny", {"rope_base": 0.0}, "rope_base must be above 0"),
+        ("tiny", {"dtype": "float16"}, "unknown dtype 'float16'"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(preset, changes, message):
+    with pytest.raises(UserError, match=message):
+        decoder_config(preset, vocab_size=13, max_length=7, **changes)
