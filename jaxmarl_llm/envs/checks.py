@@ -223,7 +223,7 @@ def _check_auto_reset(env, rollout, key, random) -> None:
         state, mask = carry
         keys, _, noise = draw
         action = _legal_action(noise, mask)
-        raw, _ = jax.vmap(env.step)(jax.vmap(lambda key: wrapped.step_key(key))(keys), state, action)
+        raw, _ = jax.vmap(env.step)(keys, state, action)
         timestep, state = jax.vmap(wrapped.step)(keys, state, action)
         return (state, timestep.action_mask), (raw, timestep, state.step, jax.vmap(env.observe)(state))
 

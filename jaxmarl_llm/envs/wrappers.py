@@ -79,6 +79,10 @@ class Wrapper(Environment):
         return self.env.render(state)
 
 
+# Folded into a step's key for the reset after it; beyond the numbers that a step's own draws count with.
+_RESET_STREAM = 0x52455345
+
+
 @struct.dataclass
 class AutoResetTimeStep(TimeStep):
     """A `TimeStep` whose `observation`, `action_mask` and `active` already belong to the next episode when `done`.
@@ -153,16 +157,12 @@ class AutoReset(Wrapper):
         return self._with_final(timestep, timestep.observation), state
 
     def step(self, key, state, action):
-        raw, state = self.env.step(self.step_key(key), state, action)
+        raw, state = self.env.step(key, state, action)
         pool = _state_pool(self.env, self.pool_size, self.pool_seed) if self.pool_size else None
-        timestep, state = reset_where_done(self.env, key, raw, state, pool=pool, index=1)
+        # The step has the key that the raw environment would have; a second one for resets is made only where one
+        # happens, since in a large batch a key costs as much as a step of a small game.
+        timestep, state = reset_where_done(self.env, key, raw, state, pool=pool, index=_RESET_STREAM)
         return self._with_final(timestep, raw.observation), state
-
-    @staticmethod
-    def step_key(key: jax.Array) -> jax.Array:
-        """The key of the raw step; a reset folds 1 into the same key, and only where it happens."""
-        # In a batch two folds are cheaper than one split, which writes an array with a minor axis of 2.
-        return jax.random.fold_in(key, 0)
 
     @staticmethod
     def _with_final(timestep: TimeStep, final_observation) -> AutoResetTimeStep:
