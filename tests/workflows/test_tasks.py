@@ -7,7 +7,6 @@ import pytest
 from workflows.twins import run_stack, text_of
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.workflows.ragged import ragged
 from jaxmarl_llm.workflows.tasks import Task, make_task, register_task, task_names
 from jaxmarl_llm.workflows.tasks.arithmetic import Arithmetic
 from jaxmarl_llm.workflows.tasks.stack_code import StackCode
@@ -15,13 +14,11 @@ from jaxmarl_llm.workflows.tasks.stack_machine import INSTRUCTIONS, run_program
 
 TASKS = {
     "mod10": Arithmetic(level=2),
-    "sums": Arithmetic(level=1, digits=2, operators="+", modulus=97, working=True),
     "whole": Arithmetic(level=2, digits=2, modulus=None, working=True),
-    "brackets": Arithmetic(level=4, brackets=True, modulus=None, working=True),
-    "stack": StackCode(level=3),
-    "stack_share": StackCode(level=1, num_inputs=1, num_shown=1, num_hidden=2, modulus=7, partial=True),
+    "brackets": Arithmetic(level=4, brackets=True, operators="+*", modulus=97, working=True),
+    "stack": StackCode(level=3, num_shown=1, num_hidden=2, modulus=7, partial=True),
 }
-PROBLEMS = 101
+PROBLEMS = 1009
 
 
 @pytest.fixture(scope="module", params=TASKS, ids=str)
@@ -60,9 +57,11 @@ def test_lengths_and_padding(drawn):
     assert formats.all()
 
 
-def test_a_skill_of_one_is_right_and_none_is_wrong(drawn):
+def test_the_teachers_accuracy_is_its_skill(drawn):
     scores = drawn[1][2]
     assert (scores[:, 0] == 1).all() and (scores[:, 1] < 1).all()
+    # Four standard errors.
+    assert abs((scores[:, 2] == 1).mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / PROBLEMS)
 
 
 def test_training_problems_are_not_held_out(drawn):
@@ -103,21 +102,18 @@ def python_share(task, text, cases, row, program):
     return np.mean(outputs) if task.partial else float(all(outputs))
 
 
-@pytest.mark.parametrize("name", ["whole", "stack"])
-def test_the_teachers_accuracy_is_its_skill(name):
-    task = TASKS[name]
+def test_a_program_that_passes_some_cases():
+    share, every = TASKS["stack"], dataclasses.replace(TASKS["stack"], partial=False)
 
     @jax.jit
     @jax.vmap
-    def accuracy(key, skill):
-        problem_key, key = jax.random.split(key)
-        problem = task.sample(problem_key)
-        return task.score(problem, *task.teacher(key, problem, skill))
+    def scores(key):
+        problem = share.draw(key)
+        tokens = jax.random.randint(key, (4,), 2, 9)
+        return share.score(problem, tokens, 2), every.score(problem, tokens, 2)
 
-    skills = np.repeat(np.float32([0.2, 0.7]), 3000)
-    scores = np.asarray(accuracy(jax.random.split(jax.random.key(1), len(skills)), skills))
-    for skill in (0.2, 0.7):
-        assert abs(scores[skills == np.float32(skill)].mean() - skill) < 4 * np.sqrt(skill * (1 - skill) / 3000)
+    some, all_cases = map(np.asarray, scores(jax.random.split(jax.random.key(0), 500)))
+    assert (all_cases == (some == 1)).all() and ((some > 0) & (some < 1)).any() and all_cases.any()
 
 
 def test_working_follows_the_usual_order():
@@ -136,30 +132,36 @@ def test_working_follows_the_usual_order():
         assert set(map(str, products)) <= set(text_of(task, written[0][row], written[1][row]).split(";"))
 
 
-@pytest.mark.parametrize(
-    ("text", "score", "format_ok"),
-    [
-        ("", 0, 0),
-        ("ANSWER", 1, 1),
-        ("0ANSWER", 0, 1),
-        ("1;2;ANSWER", 1, 1),
-        ("ANSWER;", 0, 0),
-        ("ANSWER;1", 0, 1),
-        ("1+ANSWER", 0, 0),
-        ("*;ANSWER", 1, 0),
-        ("ANSWER-", 0, 0),
-        ("-", 0, 0),
-        ("--1", 0, 0),
-    ],
-)
-def test_only_the_last_number_counts(text, score, format_ok):
+def test_only_the_last_number_counts():
     task = TASKS["whole"]
-    problem = jax.jit(task.draw)(jax.random.key(0))
+    cases = {
+        "": (0, 0),
+        "ANSWER": (1, 1),
+        "0ANSWER": (0, 1),
+        "1;2;ANSWER": (1, 1),
+        "ANSWER;": (0, 0),
+        "ANSWER;1": (0, 1),
+        "1+ANSWER": (0, 0),
+        "*;ANSWER": (1, 0),
+        "ANSWER-": (0, 0),
+        "-": (0, 0),
+        "--1": (0, 0),
+    }
+    problem = jax.jit(task.draw)(jax.random.key(1))
     answer = str(eval(text_of(task, problem.tokens, problem.length)))
-    tokens = jnp.asarray((task.tokens(text.replace("ANSWER", answer)) + (2,) * 23)[:23])
-    length = len(text.replace("ANSWER", answer))
-    assert float(task.score(problem, tokens, jnp.asarray(length))) == score
-    assert bool(task.format_ok(tokens, jnp.asarray(length))) == bool(format_ok)
+    texts = [text.replace("ANSWER", answer) for text in cases]
+    tokens = np.array([(task.tokens(text) + (2,) * 23)[:23] for text in texts])
+    length = np.array([len(text) for text in texts])
+
+    @jax.jit
+    @jax.vmap
+    def judge(tokens, length):
+        return task.score(problem, tokens, length), task.format_ok(tokens, length)
+
+    judged = dict(
+        zip(cases, zip(*(np.asarray(one).tolist() for one in judge(tokens, length)), strict=True), strict=True)
+    )
+    assert judged == cases
 
 
 def test_random_programs_run_as_in_python():
@@ -171,21 +173,15 @@ def test_random_programs_run_as_in_python():
     length = rng.integers(0, 6, 700)
     inputs = rng.integers(0, 7, (700, 2))
     run = jax.jit(jax.vmap(lambda *one: run_program(*one, modulus=7)))
-    result, ok = map(np.asarray, run(program, length, inputs))
+    codes = np.where(program == 17, rng.choice([-2, -1, 17, 10**6], program.shape), program)
+    result, ok = map(np.asarray, run(codes, length, inputs))
     expected = [run_stack([names[code] for code in program[row, : length[row]]], inputs[row], 7) for row in range(700)]
     assert 100 < ok.sum() < 650
     assert [int(value) if fine else None for value, fine in zip(result, ok, strict=True)] == expected
 
 
-@pytest.mark.parametrize("code", [-2, -1, 17, 10**6])
-def test_foreign_tokens_are_no_instructions(code):
-    _, ok = run_program(*ragged([0, code]), jnp.asarray([1, 2, 3]), modulus=10)
-    assert not ok
-
-
-@pytest.mark.parametrize("name", ["mod10", "stack"])
-def test_held_out_problems_are_fixed_distinct_and_never_drawn(name):
-    task = TASKS[name]
+def test_held_out_problems_are_fixed_and_distinct():
+    task = TASKS["stack"]
     problems = task.held_out(37)
     rows = {tuple(row) for row in np.asarray(problems.tokens)}
     assert len(rows) == 37 and problems.length.shape == (37,)

@@ -7,7 +7,7 @@ import pytest
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows import bind, make_task, make_workflow, teach
 
-EPISODES = 4001
+EPISODES = 2003
 
 
 def episodes(workflow, skill, task=None):
@@ -62,8 +62,8 @@ def test_voting():
 
 def test_orch_workers_on_programs():
     skill = {"orchestrator": 0.5, "worker": 0.3, "synthesizer": 0.9}
-    task = make_task("stack_code", level=2, num_shown=2)
-    bound, exchanges, (workers, _), outcome = episodes(make_workflow("orch_workers", n=3), skill, task)
+    task = make_task("stack_code", num_shown=2, num_hidden=1)
+    bound, exchanges, (workers, _), outcome = episodes(make_workflow("orch_workers", n=2), skill, task)
     near(workers, 0.3)
     expected = np.where(workers.any(1), 0.9 + 0.1 * workers.mean(1), 0)
     assert abs(outcome.mean() - expected.mean()) < 4 * 0.5 / np.sqrt(EPISODES)
@@ -73,7 +73,7 @@ def test_orch_workers_on_programs():
     assert exchanges[1].asked.all()
     for row in range(0, EPISODES, 500):
         hints = " ".join(map(str, message[row, : exchanges[0].completion_length[row, 0] - 1])).split(str(strategy))
-        for copy in range(3):
+        for copy in range(2):
             start = task.max_problem_length + 1
             read = prompt[row, copy, start : exchanges[1].prompt_length[row, copy] - 1]
             assert hints[copy + 1].split() == [str(token) for token in read]

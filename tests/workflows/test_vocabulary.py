@@ -93,14 +93,23 @@ def test_parts_between_separators():
 
 
 def test_comparison_and_ends():
-    assert same_tokens((jnp.asarray([3, 4, 8]), jnp.asarray(2)), ragged([3, 4]))
-    assert not same_tokens((jnp.asarray([3, 4, 8]), jnp.asarray(3)), ragged([3, 4]))
-    assert not same_tokens(ragged([3]), ragged([3, 4]))
-    completion = finish((jnp.asarray([3, 4, 8]), jnp.asarray(2)), 1, 5)
+    @jax.jit
+    def compute():
+        padded = jnp.asarray([3, 4, 8])
+        same = [same_tokens((padded, 2), ragged([3, 4])), same_tokens((padded, 3), ragged([3, 4]))]
+        completion = finish((padded, 2), 1, 5)
+        others = [(jnp.asarray([3, 1, 4]), 3), (jnp.asarray([1, 1]), 0)]
+        return (
+            [*same, same_tokens(ragged([3]), ragged([3, 4]))],
+            completion,
+            [unfinish(*pair, 1) for pair in (completion, *others)],
+        )
+
+    same, completion, contents = compute()
+    assert [bool(one) for one in same] == [True, False, False]
     assert listed(completion) == [3, 4, 1]
-    content, finished = unfinish(*completion, 1)
-    assert listed(content) == [3, 4] and finished
-    content, finished = unfinish(jnp.asarray([3, 1, 4]), jnp.asarray(3), 1)
-    assert listed(content) == [3, 1, 4] and not finished
-    content, finished = unfinish(jnp.asarray([1, 1]), jnp.asarray(0), 1)
-    assert listed(content) == [] and not finished
+    assert [(listed(content), bool(ended)) for content, ended in contents] == [
+        ([3, 4], True),
+        ([3, 1, 4], False),
+        ([], False),
+    ]
