@@ -10,9 +10,6 @@ from flax import struct
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.layers import Linear, RMSNorm, grouped_attention, rotary_angles, rotate
 
-# Up to so many tokens the embedding is a product with one-hot rows: the gradient of a look-up is a scatter.
-_ONE_HOT_VOCABULARY = 256
-
 
 @struct.dataclass
 class Cache:
@@ -119,7 +116,7 @@ class Decoder(nn.Module):
         earlier = jnp.arange(valid.shape[1])[None] <= start + jnp.arange(length)[:, None]
         mask = valid[:, None] & earlier[None]
         angles = rotary_angles(position, config.head_dim, config.rope_base)
-        x = self._embed(tokens)
+        x = self.embedding.astype(config.dtype)[tokens]
         keys, values = [], []
         for index, layer in enumerate(self.layers):
             stored = None if cache is None else (cache.keys[index], cache.values[index], start)
@@ -140,14 +137,6 @@ class Decoder(nn.Module):
     def value(self, hidden: jax.Array) -> jax.Array | None:
         """`[..., E]` to `[...]` float32; None without a value head."""
         return self.value_output(hidden.astype(jnp.float32))[..., 0] if self.config.value_head else None
-
-    def _embed(self, tokens):
-        config = self.config
-        table = self.embedding.astype(config.dtype)
-        if config.vocab_size > _ONE_HOT_VOCABULARY:
-            return table[tokens]
-        rows = jax.nn.one_hot(tokens.reshape(-1), config.vocab_size, dtype=table.dtype) @ table
-        return rows.reshape(*tokens.shape, config.hidden_size)
 
 
 class DecoderLayer(nn.Module):

@@ -11,6 +11,9 @@ from jaxmarl_llm.llm.decoder import Decoder, init_cache
 from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
 from jaxmarl_llm.llm.layout import allowed_by_step, check_prompt, last_of_prompt, prompt_slots
 
+# The attention of a step over 33 slots takes 1.4 times as long as over 32 on a CPU, whose vectors hold 8 or 16 numbers.
+_SLOTS_MULTIPLE = 8
+
 
 @struct.dataclass
 class Generation:
@@ -123,7 +126,8 @@ def generate(
     hidden, cache = decoder().hidden(prompt, position, valid, init_cache(config, batch, length))
     assert cache is not None
     # The last token is never read, so it needs no slot.
-    cache = cache.grow(max_new_tokens - 1)
+    slots = -(-(length + max_new_tokens - 1) // _SLOTS_MULTIPLE) * _SLOTS_MULTIPLE
+    cache = cache.grow(slots - length)
     running = jnp.ones(batch, bool)
     shape = (max_new_tokens, batch)
     drawn = (jnp.full(shape, pad_token, jnp.int32), jnp.zeros(shape), jnp.zeros(shape, bool))

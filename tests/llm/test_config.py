@@ -1,6 +1,7 @@
 """Sizes of the decoder."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ def test_presets_have_the_size_of_their_name(preset, millions):
     config = decoder_config(preset, vocab_size=64, max_length=96)
     assert abs(config.num_parameters / 1e6 - millions) < 0.15 * millions
     assert hash(config) == hash(dataclasses.replace(config))
+    sizes = (config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads)
+    row = f"| `{preset}` | {config.num_parameters:,} | " + " | ".join(map(str, sizes)) + " |"
+    assert row in (Path(__file__).parents[2] / "docs" / "language_models.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -170,15 +170,6 @@ def test_gradient_reaches_every_parameter(key):
         assert np.all(np.isfinite(leaf)) and np.any(leaf != 0), path
 
 
-def test_embeddings_of_small_and_large_vocabularies_are_looked_up(key):
-    tokens, *_ = sequences(key)
-    for vocab_size in (17, 257):
-        config = dataclasses.replace(PLAIN, vocab_size=vocab_size)
-        embedding = jax.random.normal(key, (vocab_size, 11))
-        found = Decoder(config).bind({"params": {"embedding": embedding}})._embed(tokens)
-        np.testing.assert_allclose(found, embedding[tokens], rtol=1e-6)
-
-
 def test_bfloat16_computes_in_bfloat16_and_answers_in_float32(key):
     config = dataclasses.replace(FULL, dtype="bfloat16", param_dtype="bfloat16")
     params = parameters(config)
