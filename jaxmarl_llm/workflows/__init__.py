@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.tasks import task_names as task_names
     from jaxmarl_llm.workflows.teaching import Exchange as Exchange
     from jaxmarl_llm.workflows.teaching import teach as teach
+    from jaxmarl_llm.workflows.team import TeamPolicy as TeamPolicy
+    from jaxmarl_llm.workflows.team import make_team as make_team
     from jaxmarl_llm.workflows.transcript import Completions as Completions
     from jaxmarl_llm.workflows.transcript import Transcript as Transcript
     from jaxmarl_llm.workflows.vocabulary import Vocabulary as Vocabulary
@@ -52,6 +54,7 @@ _MODULES = {
     "policies": ("sharing",),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),
+    "team": ("TeamPolicy", "make_team"),
     "transcript": ("Completions", "Transcript"),
     "vocabulary": ("Vocabulary",),
 }
