@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.messages import Synthesis as Synthesis
     from jaxmarl_llm.workflows.messages import Verdict as Verdict
     from jaxmarl_llm.workflows.policies import sharing as sharing
+    from jaxmarl_llm.workflows.rollout import CallSamples as CallSamples
+    from jaxmarl_llm.workflows.rollout import Episodes as Episodes
+    from jaxmarl_llm.workflows.rollout import play as play
     from jaxmarl_llm.workflows.tasks import Problem as Problem
     from jaxmarl_llm.workflows.tasks import Task as Task
     from jaxmarl_llm.workflows.tasks import make_task as make_task
@@ -52,6 +55,7 @@ _MODULES = {
     "graph": ("NUMBER", "PROBLEM", "Call", "Last", "Loop", "Selected", "Slot", "Turn", "Until", "Workflow"),
     "messages": ("Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
     "policies": ("sharing",),
+    "rollout": ("CallSamples", "Episodes", "play"),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),
     "team": ("TeamPolicy", "make_team"),
