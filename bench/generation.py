@@ -29,9 +29,9 @@ def programs(preset, batch, prompt_length, new_tokens, num_devices):
     module = Decoder(decoder_config(preset, 64, prompt_length + new_tokens, value_head=True))
     whole, split = PartitionSpec(), PartitionSpec("env")
 
-    def share(function, in_specs, out_specs):
+    def compile_shared(function, in_specs, out_specs, *inputs):
         mapped = jax.shard_map(function, mesh=placement.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-        return jax.jit(mapped, compiler_options=placement.compiler_options)
+        return compile_timed(mapped, *inputs, compiler_options=placement.compiler_options)
 
     def sample(params, key, prompt, length, row):
         return generate(module, params, prompt, length, key, max_new_tokens=new_tokens, row=row)
@@ -47,12 +47,12 @@ def programs(preset, batch, prompt_length, new_tokens, num_devices):
     params = jax.jit(module.init)(keys[0], jnp.zeros((1, 2), jnp.int32))["params"]
     prompt = jax.random.randint(keys[1], (batch, prompt_length), 0, 64)
     length = jax.random.randint(keys[2], (batch,), 1, prompt_length + 1)
-    params = jax.device_put(params, placement.replicated)
+    params, key = jax.device_put((params, keys[0]), placement.replicated)
     rows = jax.device_put((prompt, length, jnp.arange(batch)), NamedSharding(placement.mesh, split))
-    sampled, sample_s = compile_timed(share(sample, (whole, whole, split, split, split), split), params, keys[0], *rows)
-    drawn = sampled(params, jax.device_put(keys[0], placement.replicated), *rows)
+    sampled, sample_s = compile_shared(sample, (whole, whole, split, split, split), split, params, key, *rows)
+    drawn = sampled(params, key, *rows)
     inputs = (params, *rows[:2], drawn.tokens, drawn.mask)
-    graded, gradient_s = compile_timed(share(gradient, (whole, split, split, split, split), whole), *inputs)
+    graded, gradient_s = compile_shared(gradient, (whole, split, split, split, split), whole, *inputs)
 
     def run_sample(seed):
         key = jax.device_put(jax.random.key(seed), placement.replicated)
