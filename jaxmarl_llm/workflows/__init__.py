@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.graph import Turn as Turn
     from jaxmarl_llm.workflows.graph import Until as Until
     from jaxmarl_llm.workflows.graph import Workflow as Workflow
+    from jaxmarl_llm.workflows.learner import WorkflowLearner as WorkflowLearner
+    from jaxmarl_llm.workflows.learner import WorkflowState as WorkflowState
     from jaxmarl_llm.workflows.messages import Choice as Choice
     from jaxmarl_llm.workflows.messages import Message as Message
     from jaxmarl_llm.workflows.messages import Solution as Solution
@@ -53,6 +55,7 @@ _MODULES = {
     "builtin": ("make_workflow", "register_workflow", "workflow_names"),
     "drawing": ("draw_workflow",),
     "graph": ("NUMBER", "PROBLEM", "Call", "Last", "Loop", "Selected", "Slot", "Turn", "Until", "Workflow"),
+    "learner": ("WorkflowLearner", "WorkflowState"),
     "messages": ("Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
     "policies": ("sharing",),
     "rollout": ("CallSamples", "Episodes", "play"),

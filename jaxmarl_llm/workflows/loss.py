@@ -1,0 +1,155 @@
+"""The loss of completions: means over sequences of means over tokens, role by role.
+
+Axes: T rounds of a call, B episodes, C copies, M tokens.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxmarl_llm.algorithms.divergence import kl_estimate
+from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
+from jaxmarl_llm.algorithms.masking import masked_mean
+from jaxmarl_llm.llm import Score, score
+from jaxmarl_llm.workflows.bound import BoundWorkflow
+from jaxmarl_llm.workflows.graph import Call
+from jaxmarl_llm.workflows.rollout import CallSamples, allowed_mask
+from jaxmarl_llm.workflows.team import TeamPolicy
+
+
+@struct.dataclass
+class CallRows:
+    """The samples of a call and what is learned from them.
+
+    Attributes:
+      samples: of the rollout.
+      advantage: `[T, B, C, M]` float32, or M of 1 for one advantage a completion.
+      base_log_prob: `[T, B, C, M]` float32, under the base policy.
+      value, target: `[T, B, C, M]` float32, what the critic said at the time of acting, and what it is to say; None
+        without one.
+    """
+
+    samples: CallSamples
+    advantage: jax.Array
+    base_log_prob: jax.Array
+    value: jax.Array | None = None
+    target: jax.Array | None = None
+
+
+@struct.dataclass
+class LossWeights:
+    """Numbers of the loss.
+
+    Attributes:
+      clip_low, clip_high: the ratio is clipped to `[1 - clip_low, 1 + clip_high]`.
+      kl: weight of the divergence from the base policy.
+      entropy: weight of the entropy bonus.
+      value: weight of the value loss.
+      value_clip: largest useful move of a value.
+    """
+
+    clip_low: Any = 0.2
+    clip_high: Any = 0.2
+    kl: Any = 0.0
+    entropy: Any = 0.0
+    value: Any = 0.5
+    value_clip: Any = 0.2
+
+
+def token_losses(
+    log_prob: jax.Array,
+    entropy: jax.Array,
+    old_log_prob: jax.Array,
+    base_log_prob: jax.Array,
+    advantage: jax.Array,
+    weights: LossWeights,
+) -> dict[str, jax.Array]:
+    """Clipped surrogate, anchor to the base policy (k3, as in Shao et al. 2024, eq. 4) and entropy bonus, per token.
+
+    Args:
+      log_prob, entropy: `[..., M]` float32, of the policy that is trained.
+      old_log_prob, base_log_prob: `[..., M]` float32, of the policy that acted and of the base policy.
+      advantage: `[..., M]` or `[..., 1]` float32.
+      weights: of the terms.
+
+    Returns:
+      `[..., M]` each: `loss`, and what it is made of; `rollout_kl` and `clip_fraction` are not part of it.
+    """
+    advantage = jnp.broadcast_to(advantage, log_prob.shape)
+    policy_loss = clipped_surrogate_loss(
+        log_prob, old_log_prob, advantage, clip_low=weights.clip_low, clip_high=weights.clip_high
+    )
+    base_kl = kl_estimate(log_prob, base_log_prob)
+    log_ratio = log_prob - old_log_prob
+    ratio = jnp.exp(log_ratio)
+    clipped = (ratio < 1.0 - weights.clip_low) | (ratio > 1.0 + weights.clip_high)
+    return {
+        "loss": policy_loss + weights.kl * base_kl - weights.entropy * entropy,
+        "policy_loss": policy_loss,
+        "base_kl": base_kl,
+        "entropy": entropy,
+        "rollout_kl": ratio - 1.0 - log_ratio,
+        "clip_fraction": clipped.astype(jnp.float32),
+    }
+
+
+def score_samples(
+    team: TeamPolicy,
+    policy_params: Any,
+    bound: BoundWorkflow,
+    call: Call,
+    samples: CallSamples,
+    *,
+    temperature: jax.typing.ArrayLike,
+    constrained: bool,
+) -> Score:
+    """What one policy says about the samples of a call, under the distribution that they were drawn from.
+
+    Args:
+      team: whose decoder.
+      policy_params: of one policy.
+      bound, call: the workflow and one of its calls.
+      samples: of that call, any leading axes.
+      temperature, constrained: as in `play`.
+
+    Returns:
+      `[T, B, C, M]` arrays.
+    """
+
+    def rows(leaf, last=0):
+        return leaf.reshape(-1, *leaf.shape[leaf.ndim - last :])
+
+    found = score(
+        team.decoder,
+        policy_params,
+        rows(samples.prompt, 1),
+        rows(samples.prompt_length),
+        rows(samples.completion, 1),
+        rows(samples.mask, 1),
+        temperature=temperature,
+        allowed=allowed_mask(bound, call, constrained),
+    )
+    return jax.tree.map(lambda leaf: leaf.reshape(samples.mask.shape), found)
+
+
+def sequence_sums(scored: Score, rows: CallRows, weights: LossWeights) -> dict[str, jax.Array]:
+    """Sums over the completions that were asked for of means over their tokens; `[]` each.
+
+    Args:
+      scored: of the policy that is trained, `[T, B, C, M]`.
+      rows: of one call.
+      weights: of the terms.
+
+    Returns:
+      The parts of `token_losses`, `value_loss` too where there is a critic, and `count`, the number of completions.
+    """
+    samples = rows.samples
+    parts = token_losses(scored.log_prob, scored.entropy, samples.log_prob, rows.base_log_prob, rows.advantage, weights)
+    if rows.value is not None and rows.target is not None:
+        assert scored.value is not None
+        parts["value_loss"] = clipped_value_loss(scored.value, rows.value, rows.target, clip=weights.value_clip)
+        parts["loss"] = parts["loss"] + weights.value * parts["value_loss"]
+    sums = {name: jnp.sum(masked_mean(part, samples.mask, axis=-1)) for name, part in parts.items()}
+    return sums | {"count": jnp.sum(samples.asked, dtype=jnp.float32)}

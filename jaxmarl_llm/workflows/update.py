@@ -1,0 +1,186 @@
+"""Gradient steps on episodes: each role's gradient, what is done to it, and the steps of the policies.
+
+Axes: R roles, P policies, F parameters of a policy, S steps, K (call, copy) slots; T, B, C of rows.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxmarl_llm import mesh
+from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
+from jaxmarl_llm.algorithms.policy_gradient.update import flatten, minibatch_columns, unflattener
+from jaxmarl_llm.workflows.gradients import clip_each, combine_roles, damp_coherent
+from jaxmarl_llm.workflows.loss import CallRows, sequence_sums
+
+
+def step_schedule(learner) -> tuple[np.ndarray, np.ndarray]:
+    """Which roles have a part in each step of an iteration.
+
+    Returns:
+      `(slot [S] int32, active [S, R] bool)`: the copy that a step learns from, where the copies of a role come one
+      after the other, and who has such a copy; with `normalize_by_copies` all copies are in every step.
+    """
+    copies = np.asarray(learner.copies_of_role)
+    slots = np.arange(1 if learner.normalize_by_copies else copies.max())
+    slot = np.tile(slots, learner.num_epochs * learner.num_minibatches).astype(np.int32)
+    return slot, slot[:, None] < copies[None]
+
+
+def run_steps(
+    learner,
+    params: Any,
+    optimizer_state: Any,
+    gradient_average: jax.Array,
+    rows: tuple[CallRows, ...],
+    key: jax.Array,
+    learning_rate: jax.Array,
+    kl: jax.Array,
+    coherence_strength: jax.Array,
+) -> tuple[Any, Any, jax.Array, dict[str, jax.Array]]:
+    """All gradient steps of one iteration.
+
+    Args:
+      learner: the configuration.
+      params, optimizer_state: pytrees with a leading axis P.
+      gradient_average: `[R, F]`, see `damp_coherent`; `[R, 0]` where it is not used.
+      rows: of each call.
+      key: consumed.
+      learning_rate: of these steps.
+      kl: `[R]`, weights of the anchors.
+      coherence_strength: of these steps.
+
+    Returns:
+      `(params, optimizer_state, gradient_average, metrics)`: metrics `[R]` and `[R, R]`, means over the steps that a
+      role has a part in.
+    """
+    team = learner.team
+    optimizer, unflatten = learner.make_optimizer(), unflattener(params)
+    num_episodes = rows[0].samples.asked.shape[1]
+    slot, active = step_schedule(learner)
+    policies = np.zeros((len(slot), team.num_policies), bool)
+    for role, policy in enumerate(team.policy_of_role):
+        policies[:, policy] |= active[:, role]
+
+    def step(carry, now):
+        flat, optimizer_state, average = carry
+        columns, slot, policies = now
+        part = rows
+        if columns is not None:
+            part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), part)
+        if not learner.normalize_by_copies:
+            part = tuple(of_slot(call_rows, slot) for call_rows in part)
+        gradients, sums = mesh.sum_over_devices(role_gradients(learner, unflatten(flat), part, kl))
+        count = sums["count"]
+        gradients = gradients / jnp.maximum(count, 1.0)[:, None]
+        report = role_gradient_report(gradients)
+        cosine = jnp.zeros_like(count)
+        if learner.coherence:
+            gradients, average, cosine = damp_coherent(
+                gradients,
+                average,
+                strength=coherence_strength,
+                floor=learner.coherence_floor,
+                window=learner.coherence_window,
+            )
+        if learner.clip_roles:
+            gradients = clip_each(gradients, learner.role_max_grad_norm)
+        gradient, weight = combine_roles(gradients, count, team.policy_of_role, weighting=learner.role_weighting)
+        # Without samples a policy stays where it is, its momentum too.
+        policies = policies & (jax.ops.segment_sum(count, jnp.asarray(team.policy_of_role), team.num_policies) > 0)
+        updates: Any
+        updates, stepped = jax.vmap(optimizer.update)(gradient, optimizer_state)
+        flat = jnp.where(policies[:, None], flat - learning_rate * updates, flat)
+
+        def keep(new, old):
+            return jnp.where(policies.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        optimizer_state = jax.tree.map(keep, stepped, optimizer_state)
+        metrics = {
+            "gradient_norm": report.norm,
+            "gradient_share": share_of(weight * jnp.linalg.norm(gradients, axis=-1)),
+            "gradient_cosine": report.cosine,
+            "weight": weight,
+            "coherence": cosine,
+        }
+        return (flat, optimizer_state, average), (metrics, sums)
+
+    columns = None
+    if learner.num_minibatches > 1:
+        draws = jax.random.split(key, learner.num_epochs)
+        columns = jax.vmap(lambda key: minibatch_columns(learner, key, num_episodes, 1))(draws)
+        columns = jnp.repeat(
+            columns.reshape(-1, columns.shape[-1]), len(slot) // columns.shape[1] // len(draws), axis=0
+        )
+    carry = flatten(params), optimizer_state, gradient_average
+    carry, (metrics, sums) = jax.lax.scan(step, carry, (columns, jnp.asarray(slot), jnp.asarray(policies)))
+    flat, optimizer_state, gradient_average = carry
+    took_part = jnp.asarray(active, jnp.float32)
+
+    def mean_over_steps(leaf):
+        weight = took_part.reshape(*took_part.shape, *(1,) * (leaf.ndim - 2))
+        return jnp.sum(leaf * weight, axis=0) / jnp.maximum(jnp.sum(weight, axis=0), 1.0)
+
+    totals = {name: jnp.sum(part, axis=0) for name, part in sums.items()}
+    count = jnp.maximum(totals.pop("count"), 1.0)
+    metrics = jax.tree.map(mean_over_steps, metrics) | {name: part / count for name, part in totals.items()}
+    return unflatten(flat), optimizer_state, gradient_average, metrics
+
+
+def role_gradients(
+    learner, params: Any, rows: tuple[CallRows, ...], kl: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Gradients of the roles' summed losses, each with respect to its own policy.
+
+    Args:
+      learner: the configuration.
+      params: `[P, ...]`.
+      rows: of each call, any episodes of this device.
+      kl: `[R]`, weights of the anchors.
+
+    Returns:
+      `(gradients [R, F], sums)`; the sums of `sequence_sums` are `[R]`. Both are to be divided by `sums["count"]`.
+    """
+    gradients, sums = [], []
+    for index, role in enumerate(learner.team.roles):
+
+        def loss(policy_params, role=role, index=index):
+            parts = role_sums(learner, policy_params, role, rows, kl[index])
+            return parts["loss"], parts
+
+        gradient, parts = jax.grad(loss, has_aux=True)(learner.team.params_of(params, role))
+        gradients.append(ravel_pytree(gradient)[0])
+        sums.append(parts)
+    return jnp.stack(gradients), jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)
+
+
+def role_sums(
+    learner, policy_params: Any, role: str, rows: tuple[CallRows, ...], kl: jax.typing.ArrayLike
+) -> dict[str, jax.Array]:
+    """`sequence_sums` of a role's completions in all its calls, under one policy."""
+    sums = []
+    for call, call_rows in zip(learner.bound.workflow.calls, rows, strict=True):
+        if call.role == role:
+            scored = learner.score(policy_params, call, call_rows.samples)
+            sums.append(sequence_sums(scored, call_rows, learner.loss_weights(kl)))
+    return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
+
+
+def of_slot(rows: CallRows, slot: jax.Array) -> CallRows:
+    """The rows of one copy, `C = 1`; none are asked where a call has no copy of that number."""
+    copies = rows.samples.asked.shape[2]
+    index = jnp.minimum(slot, copies - 1)
+    rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index, 1, axis=2), rows)
+    samples, there = rows.samples, slot < copies
+    samples = dataclasses.replace(samples, asked=samples.asked & there, mask=samples.mask & there)
+    return dataclasses.replace(rows, samples=samples)
+
+
+def share_of(amount: jax.Array) -> jax.Array:
+    """Amounts over their sum; 0 where all are."""
+    total = jnp.sum(amount)
+    return amount / jnp.where(total > 0, total, 1.0)
