@@ -13,6 +13,7 @@ _COMMANDS = {
     "render": ("inspect", "write a GIF of an episode of a trained team"),
     "envs": ("listing", "list the environments"),
     "presets": ("listing", "list the presets that train accepts"),
+    "ablate": ("ablate", "compare shared with isolated policies of language-model teams: ablate quick|full"),
     "bench": ("bench", "measure environment and training speed"),
 }
 

@@ -82,8 +82,8 @@ def style_axes(axes: Axes, x_label: str, y_label: str) -> None:
         axes.spines[side].set_color("#999999")
 
 
-def _curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = True, **line) -> bool:
-    """Mean over the sample axis of `[K, S]` with its bootstrap band; False when no point is finite."""
+def draw_curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = True, **line) -> bool:
+    """Draws the mean over the sample axis of `[K, S]` with its bootstrap band; False when no point is finite."""
     x, samples = bin_curve(np.asarray(x), np.asarray(samples), _MAX_POINTS)
     mean = mean_without_nan(samples, -1) if len(x) else np.zeros(0)
     known = np.isfinite(mean)
@@ -99,7 +99,8 @@ def _curve(axes: Axes, x, samples, color: str, label: str = "", *, band: bool = 
     return True
 
 
-def _legend(axes: Axes, **options) -> None:
+def draw_legend(axes: Axes, **options) -> None:
+    """A legend without a frame."""
     axes.legend(fontsize=8, frameon=False, labelcolor=INK, **options)
 
 
@@ -115,17 +116,17 @@ def _learning_curve(metrics: RunMetrics) -> Figure | None:
     over = "95 % band over seeds" if seeds > 1 else "95 % band over episodes"
 
     steps, train = metrics.series("train", "episode_return")
-    drawn = _curve(axes, steps, train, COLORS[1], "training, sampled actions", linewidth=1.1, alpha=0.9)
+    drawn = draw_curve(axes, steps, train, COLORS[1], "training, sampled actions", linewidth=1.1, alpha=0.9)
     steps, evaluation = metrics.series("evaluation", "return")
     if evaluation.ndim == 3:
         evaluation = mean_without_nan(evaluation, -1) if seeds > 1 else evaluation[:, 0, :]
     samples = evaluation.shape[-1]
     label = f"evaluation, {over} (n = {samples})" if samples > 1 else "evaluation"
-    drawn |= _curve(axes, steps, evaluation, COLORS[0], label, linewidth=2.0)
+    drawn |= draw_curve(axes, steps, evaluation, COLORS[0], label, linewidth=2.0)
     if not drawn:
         return None
     axes.margins(y=0.08)
-    _legend(axes, loc="best")
+    draw_legend(axes, loc="best")
     return figure
 
 
@@ -149,7 +150,7 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
         per_agent = np.moveaxis(values, -1, 0)  # [N, K, S]
         shared = len(per_agent) > 1 and np.allclose(per_agent, per_agent[:1], equal_nan=True)
         for agent, curve in enumerate(per_agent):
-            _curve(
+            draw_curve(
                 axes,
                 steps,
                 curve,
@@ -200,7 +201,7 @@ def _losses(metrics: RunMetrics) -> Figure | None:
         style_axes(axes, _steps_label(metrics) if last_in_column else "", "")
         axes.tick_params(labelbottom=last_in_column)
         axes.set_title(label, loc="left", fontsize=9, color=INK)
-        _curve(axes, steps, values, COLORS[0], linewidth=1.3)
+        draw_curve(axes, steps, values, COLORS[0], linewidth=1.3)
         if name == "explained_variance":
             # One bad early update would flatten the part that matters.
             axes.set_ylim(max(-1.05, axes.get_ylim()[0]), 1.05)

@@ -1,0 +1,192 @@
+"""`jaxmarl-llm ablate`."""
+
+import dataclasses
+import datetime
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxmarl_llm.cli.options import option_value, parse_options
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, load_preset
+
+
+@dataclasses.dataclass(frozen=True)
+class AblateOptions:
+    """Options of `ablate`."""
+
+    config: Annotated[Ablation, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """The folder of the results (default: runs/ablation-PRESET-<date and time>)."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do what is missing of the ablation in the folder --out."""
+
+
+_DESCRIPTION = (
+    "Train teams of language-model roles, with one policy for all roles (shared) and one policy a role (isolated), and "
+    f"report what differs. PRESET is one of {', '.join(PRESETS)}. Ctrl-C keeps the cells that are done; --resume does "
+    "the others."
+)
+
+
+def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
+    """Options of an ablation, checked, and its folder.
+
+    Raises:
+      UserError: bad input.
+    """
+    preset = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    arguments = list(arguments[preset is not None :])
+    out = option_value(arguments, "--out")
+    if "--resume" in arguments and out is None:
+        raise UserError("--resume needs the folder of the ablation: add --out DIR")
+    if preset is not None:
+        base = load_preset(preset)
+    elif "--resume" in arguments:
+        from jaxmarl_llm.workflows.ablation.results import read_header
+
+        base = read_header(Path(str(out)))[0]
+    elif {"-h", "--help"} & set(arguments):
+        base = Ablation()
+    else:
+        raise UserError(f"name an ablation: {' or '.join(PRESETS)}")
+    program = f"jaxmarl-llm ablate {preset or '[PRESET]'}"
+    options = parse_options(
+        AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=_DESCRIPTION
+    )
+    check_ablation(options.config)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return options, options.out or Path("runs") / f"ablation-{preset}-{stamp}"
+
+
+def ablate_command(arguments: Sequence[str]) -> int:
+    """Runs an ablation; returns the exit status."""
+    options, folder = parse_ablate(arguments)
+
+    from rich.console import Console
+
+    from jaxmarl_llm.training.compilation_cache import use_compilation_cache
+    from jaxmarl_llm.training.devices import use_cpu_cores
+    from jaxmarl_llm.training.loop import TrainingInterrupted
+
+    use_compilation_cache()
+    use_cpu_cores()
+
+    from jaxmarl_llm.report.ablation import write_report
+    from jaxmarl_llm.report.ablation_board import write_board
+    from jaxmarl_llm.workflows.ablation.loop import run_ablation
+    from jaxmarl_llm.workflows.ablation.results import read_header
+    from jaxmarl_llm.workflows.ablation.runner import make_runner
+
+    console = Console()
+    start = time.monotonic()
+    try:
+        results = run_ablation(
+            options.config,
+            folder,
+            make_runner,
+            resume=options.resume,
+            watcher=make_watcher(console),
+            record=lambda result: write_board(folder / "tensorboard" / result.cell.name, result),
+        )
+    except TrainingInterrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    summary = write_report(folder, options.config, results, read_header(folder)[1])
+    print_summary(summary, folder, console, time.monotonic() - start)
+    return 0
+
+
+def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: float) -> None:
+    """Prints the table of cells, and where the report is.
+
+    Args:
+      summary: of `write_report`.
+      folder: of the ablation.
+      console: where to print.
+      seconds: that this call took.
+    """
+    from rich.table import Table
+
+    from jaxmarl_llm.report.ablation import MEASURES, cell_row, sharing_name
+    from jaxmarl_llm.training.progress import format_duration
+
+    many = len({(cell["task"], cell["size"]) for cell in summary["cells"]}) > 1
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in (*(("task", "size") if many else ()), "workflow", "sharing"):
+        table.add_column(name, no_wrap=True)
+    for name in (*MEASURES, "cliffs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in summary["cells"]:
+        names = [cell["workflow"], sharing_name(cell)]
+        table.add_row(*([cell["task"], cell["size"]] if many else []), *names, *(mean for mean, _ in cell_row(cell)))
+    console.print()
+    console.print(table)
+    console.print(f"\n{format_duration(seconds)}", highlight=False)
+    for name in ("report.html", "results.json", "results.csv", "tensorboard"):
+        console.print(f"{name:14}{folder / name}", highlight=False, soft_wrap=True)
+
+
+def make_watcher(console: Any) -> Any:
+    """Shows the progress of an ablation: a bar on a terminal, a line a cell elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from jaxmarl_llm.training.progress import format_duration
+    from jaxmarl_llm.workflows.ablation.loop import Watcher
+
+    class TerminalWatcher(Watcher):
+        def __init__(self):
+            self.bar = Progress(
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[text]}"),
+                console=console,
+                disable=not console.is_terminal,
+            )
+            self.task: Any = None
+            self.num_cells = self.num_done = self.first = self.iterations = 0
+            self.began = 0.0
+
+        def start(self, num_cells, num_done, iterations):
+            self.num_cells, self.num_done, self.first, self.iterations = num_cells, num_done, num_done, iterations
+            self.began = time.monotonic()
+            if num_done:
+                console.print(f"{num_done} of {num_cells} cells are done already", highlight=False)
+            self.task = self.bar.add_task("", total=num_cells * iterations, completed=num_done * iterations, text="")
+            self.bar.start()
+
+        def begin(self, cell):
+            self._show(cell.name, 0, "compiling")
+
+        def advance(self, cell, iteration, accuracy):
+            self._show(cell.name, iteration, f"accuracy {accuracy:.3f}")
+
+        def end(self, result, seconds):
+            self.num_done += 1
+            first, last = (result.accuracy[index].mean() for index in (0, -1))
+            console.print(
+                f"{self.num_done} of {self.num_cells}  {result.cell.name}: accuracy {first:.3f} -> {last:.3f} in "
+                f"{format_duration(seconds)}, {format_duration(self._left(self.num_done))} left",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        def stop(self):
+            self.bar.stop()
+
+        def _left(self, done: float) -> float:
+            """Seconds, if all cells are alike; done counts parts of a cell too."""
+            now = done - self.first
+            return (time.monotonic() - self.began) / now * (self.num_cells - done) if now > 0 else math.inf
+
+        def _show(self, name: str, iteration: int, text: str) -> None:
+            done = self.num_done + iteration / self.iterations
+            left = f"{format_duration(self._left(done))} left"
+            parts = f"cell {self.num_done + 1} of {self.num_cells}", name, text, left
+            self.bar.update(self.task, completed=done * self.iterations, text="  ".join(parts))
+
+    return TerminalWatcher()

@@ -1,0 +1,233 @@
+"""What an ablation shows, in sentences that are computed from its numbers, each with the numbers that it names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxmarl_llm.report.ablation_summary import MIN_SEEDS, rounded
+
+# Ten points: what counts as a gain worth training for.
+_WORTHWHILE = 0.1
+SHARING_NAMES = {"shared": "SP", "isolated": "IP"}
+
+
+def finding(template: str, **values: Any) -> dict[str, Any]:
+    """A sentence with the values that fill its template."""
+    return {"text": template.format(**values), "values": values}
+
+
+def find(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The findings of an ablation.
+
+    Args:
+      summary: of `summarize`.
+
+    Returns:
+      `text` and `values` of each, for JSON. Every number in a text is a value.
+    """
+    cells = summary["cells"]
+    teams = [cell for cell in cells if cell["multi_agent"]]
+    found = [_setting(summary)]
+    found += _gains(teams)
+    found += _comparisons(summary, "isolated - shared")
+    found += _comparisons(summary, "team - single")
+    found += _cliffs(cells)
+    found += _mass(teams)
+    found += _failures(teams)
+    found += _warnings(summary)
+    return found
+
+
+def _setting(summary: dict[str, Any]) -> dict[str, Any]:
+    config, evaluation = summary["config"], summary["evaluation"]
+    seeds = config["num_seeds"]
+    how = "likeliest tokens" if config["eval_greedy"] else "sampled tokens"
+    text = (
+        "{cells} cells with {seeds} seed{plural} each, {iterations} updates. Accuracy is that of {how} on the same "
+        "{problems} held-out problems; one evaluation has a standard error of up to {error:.3f} from their number. "
+        "Peak and final are means of {window} evaluations; the peak is chosen among them, so it is a little too high. "
+    )
+    if seeds < MIN_SEEDS:
+        text += (
+            "With fewer than {needed} seeds an interval over seeds cannot tell an effect from chance: what follows are "
+            "observations of this run."
+        )
+    else:
+        text += "Intervals are 95 % bootstrap intervals over seeds, which share one base policy."
+    return finding(
+        text,
+        cells=len(summary["cells"]),
+        seeds=seeds,
+        plural="s" if seeds > 1 else "",
+        iterations=config["iterations"],
+        how=how,
+        problems=evaluation["problems"],
+        error=evaluation["standard_error"],
+        window=evaluation["window"],
+        needed=MIN_SEEDS,
+        level=95,
+    )
+
+
+def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = [cell for cell in teams if cell["gain"]["mean"] is not None]
+    if not known:
+        return []
+    gains = [cell["gain"]["mean"] for cell in known]
+    best, worst = known[gains.index(max(gains))], known[gains.index(min(gains))]
+    return [
+        finding(
+            "Training ends {bar:.3f} or more above the base in {reached} of {teams} multi-agent cells, and below it in "
+            "{below}. The gain lies between {low:+.3f} ({worst}) and {high:+.3f} ({best}).",
+            bar=_WORTHWHILE,
+            reached=sum(gain >= _WORTHWHILE for gain in gains),
+            teams=len(teams),
+            below=sum(gain < 0 for gain in gains),
+            low=min(gains),
+            high=max(gains),
+            worst=label(worst),
+            best=label(best),
+        )
+    ]
+
+
+def label(cell: dict[str, Any]) -> str:
+    """A cell in a few characters, such as `voting SP`; task and size where they are not told by the place."""
+    return f"{cell['workflow']} {SHARING_NAMES[cell['sharing']]} {cell['task']} {cell['size']}"
+
+
+def _comparisons(summary: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    pairs = [pair for pair in summary["comparisons"] if pair["kind"] == kind and pair["final"]["mean"] is not None]
+    if not pairs:
+        return []
+    first, second = ("IP", "SP") if kind == "isolated - shared" else ("the team", "the single agent")
+    peaks = [pair["peak"]["mean"] for pair in pairs]
+    found = finding(
+        "{first} less {second}: the peak is higher in {peaks} of {pairs} pairs, the end in {ends}.",
+        first=first[0].upper() + first[1:],
+        second=second,
+        peaks=sum(value > 0 for value in peaks),
+        pairs=len(pairs),
+        ends=sum(pair["final"]["mean"] > 0 for pair in pairs),
+    )
+    if summary["config"]["num_seeds"] >= MIN_SEEDS:
+        verdicts = [pair["verdict"] for pair in pairs]
+        told = finding(
+            " The interval of the difference at the end lies above zero in {higher}, below in {lower}, and includes it "
+            "in {open}.",
+            higher=verdicts.count("higher"),
+            lower=verdicts.count("lower"),
+            open=verdicts.count("open"),
+        )
+        found = {"text": found["text"] + told["text"], "values": found["values"] | told["values"]}
+    sentences = [found]
+    for pair in pairs:
+        where = f"{pair['workflow']} {pair['task']} {pair['size']}"
+        if kind == "team - single":
+            where = label(pair)
+        sentences.append(
+            finding(
+                "{where}: {mean:+.3f} [{low:+.3f}, {high:+.3f}] at the end, {peak:+.3f} at the peak{verdict}.",
+                where=where,
+                **{name: pair["final"][name] for name in ("mean", "low", "high")},
+                peak=pair["peak"]["mean"],
+                verdict="" if pair["verdict"] in ("higher", "lower") else f" ({pair['verdict']})",
+            )
+            | {"detail": True}
+        )
+    return sentences
+
+
+def _cliffs(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def count(sharing):
+        of_kind = [cell for cell in cells if cell["multi_agent"] and cell["sharing"] == sharing]
+        return sum(cell["cliffs"] for cell in of_kind), sum(len(cell["seeds"]) for cell in of_kind)
+
+    (shared, num_shared), (isolated, num_isolated) = count("shared"), count("isolated")
+    total, seeds = sum(cell["cliffs"] for cell in cells), sum(len(cell["seeds"]) for cell in cells)
+    if not seeds:
+        return []
+    text = "Off a cliff, that is, well below their own peak at the end, are {total} of {seeds} trained seeds"
+    if num_shared and num_isolated:
+        text += ": of the teams {shared} of {num_shared} with SP and {isolated} of {num_isolated} with IP"
+    diverged = sum(cell["diverged"] for cell in cells)
+    text += "." if not diverged else ". In {diverged} the loss became no number."
+    return [
+        finding(
+            text,
+            total=total,
+            seeds=seeds,
+            shared=shared,
+            num_shared=num_shared,
+            isolated=isolated,
+            num_isolated=num_isolated,
+            diverged=diverged,
+        )
+    ]
+
+
+def _mass(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    shares = [
+        (role["gradient_share"]["mean"], name, cell)
+        for cell in teams
+        if cell["sharing"] == "shared"
+        for name, role in cell["roles"].items()
+        if "gradient_share" in role and role["gradient_share"]["mean"] is not None
+    ]
+    if not shares:
+        return []
+    share, role, cell = max(shares, key=lambda found: found[0])
+    found = [
+        finding(
+            "Under SP the largest share of the gradient mass is {share:.3f}, of the {role} in {cell}, where an even "
+            "share is {even:.3f}.",
+            share=share,
+            role=role,
+            cell=label(cell),
+            even=rounded(1 / len(cell["roles"])),
+        )
+    ]
+    cosines = [
+        (value["mean"], pair, cell)
+        for cell in teams
+        if cell["sharing"] == "shared"
+        for pair, value in cell["role_cosine"].items()
+        if value["mean"] is not None
+    ]
+    if cosines:
+        cosine, pair, cell = min(cosines, key=lambda found: found[0])
+        text = "The lowest mean cosine between the gradients of two roles is {cosine:+.3f} ({pair} in {cell})"
+        text += (
+            ": they pull one policy apart." if cosine < -0.05 else ": no two roles pull one policy apart on average."
+        )
+        found.append(finding(text, cosine=cosine, pair=pair.replace("-", " and "), cell=label(cell)))
+    return found
+
+
+def _failures(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for sharing in ("shared", "isolated"):
+        ends = [cell["outcomes"]["final"] for cell in teams if cell["sharing"] == sharing]
+        selection = sum(end["selection_failure"]["mean"] or 0.0 for end in ends)
+        failures = selection + sum(end["generation_failure"]["mean"] or 0.0 for end in ends)
+        if failures > 0:
+            found.append(
+                finding(
+                    "Of the failures at the end with {sharing}, a share of {share:.3f} are failures of selection: a "
+                    "right solution was there, and the answer is not.",
+                    sharing=SHARING_NAMES[sharing],
+                    share=rounded(selection / failures),
+                )
+            )
+    return found
+
+
+def _warnings(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    names = {"update_kl": "the divergence of an update", "gradient_norm": "the gradient norm"}
+    found = []
+    for name, quality in summary["warnings"].items():
+        if quality is None or not (quality["cliffs"] or quality["alarms"]):
+            continue
+        text = "Early warning by {name}: {alarms} alarms, {hits} of them before one of the {cliffs} cliffs"
+        text += ", on average {lead:.1f} updates ahead." if quality["hits"] else "."
+        found.append(finding(text, name=names[name], **quality))
+    return found

@@ -1,0 +1,121 @@
+"""Trains the cells of a matrix one after the other, and keeps each as soon as it is done."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, check_ablation, make_cells
+from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
+
+# What trains a cell: calls back with the number of updates done and the last evaluation's mean accuracy.
+OnIteration = Callable[[int, float], None]
+RunCell = Callable[[Cell, OnIteration], CellResult]
+
+
+class Watcher:
+    """Receives the events of an ablation; this one shows nothing."""
+
+    def start(self, num_cells: int, num_done: int, iterations: int) -> None:
+        """Begins, with so many cells done before; each has so many iterations."""
+
+    def begin(self, cell: Cell) -> None:
+        """A cell begins."""
+
+    def advance(self, cell: Cell, iteration: int, accuracy: float) -> None:
+        """An update of a cell is done."""
+
+    def end(self, result: CellResult, seconds: float) -> None:
+        """A cell is done and saved."""
+
+    def stop(self) -> None:
+        """The ablation has ended, one way or another."""
+
+
+def ablation_cells(config: Ablation) -> list[Cell]:
+    """The cells of an ablation; see `make_cells`."""
+    from jaxmarl_llm.workflows import make_workflow
+
+    roles = {name: make_workflow(name, **config.workflow_settings(name)).roles for name in config.workflows}
+    return make_cells(config, roles)
+
+
+def load_cells(config: Ablation, folder: Path) -> dict[Cell, CellResult]:
+    """The cells that are done.
+
+    Raises:
+      UserError: one is damaged.
+    """
+    found = {cell: load_cell(folder, cell) for cell in ablation_cells(config)}
+    return {cell: result for cell, result in found.items() if result is not None}
+
+
+def run_ablation(
+    config: Ablation,
+    folder: Path,
+    make_runner: Callable[[Ablation, Sequence[Cell]], RunCell],
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    record: Callable[[CellResult], None] = lambda result: None,
+) -> list[CellResult]:
+    """Trains what is missing of an ablation.
+
+    Args:
+      config: the ablation.
+      folder: for the results; each cell is written as soon as it is done.
+      make_runner: given the configuration and the cells that are missing, checks them and says how to train one.
+      resume: whether the folder may hold a part of this ablation.
+      watcher: sees what happens.
+      record: called with each cell before it is saved; again where it was interrupted.
+
+    Returns:
+      All cells, in the order of `ablation_cells`.
+
+    Raises:
+      UserError: bad input, or a folder that holds something else; nothing was written.
+      TrainingInterrupted: a signal stopped it; the cells that were done are saved.
+    """
+    from jaxmarl_llm.training.interruption import StopSignal
+    from jaxmarl_llm.training.loop import TrainingInterrupted
+    from jaxmarl_llm.training.runs import lock_folder, versions
+
+    watcher = watcher or Watcher()
+    check_ablation(config)
+    check_folder(folder, config, resume)
+    cells = ablation_cells(config)
+    done = load_cells(config, folder)
+    run_cell = make_runner(config, [cell for cell in cells if cell not in done])
+    with contextlib.ExitStack() as stack:
+        stack.callback(lock_folder(folder).close)
+        stack.callback(watcher.stop)
+        write_header(folder, config, versions())
+        watcher.start(len(cells), len(done), config.iterations)
+        stop = stack.enter_context(StopSignal())
+
+        def check_stop():
+            if stop.number is not None:
+                raise TrainingInterrupted(
+                    f"stopped by {signal.Signals(stop.number).name} with {len(done)} of {len(cells)} cells done; "
+                    f"continue with: jaxmarl-llm ablate --resume --out {folder}",
+                    stop.number,
+                )
+
+        for cell in cells:
+            if cell in done:
+                continue
+            check_stop()
+            watcher.begin(cell)
+            start = time.perf_counter()
+
+            def on_iteration(iteration, accuracy, cell=cell):
+                watcher.advance(cell, iteration, accuracy)
+                check_stop()
+
+            result = run_cell(cell, on_iteration)
+            record(result)
+            save_cell(folder, result)
+            done[cell] = result
+            watcher.end(result, time.perf_counter() - start)
+    return [done[cell] for cell in cells]

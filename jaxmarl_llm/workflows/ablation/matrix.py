@@ -1,0 +1,195 @@
+"""What an ablation is: `Ablation`, its presets, its cells. Imports no JAX, so that help is instant."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.training.config import Settings
+
+STUDY = ("voting", "eval_opt", "orch_workers", "single")
+SHARING = ("shared", "isolated")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """Everything that decides an ablation; two ablations of one configuration are the same."""
+
+    # The matrix.
+    workflows: tuple[str, ...] = STUDY
+    """Workflows, by name. Where one has a single role, there is nothing to share: it gets one cell."""
+    sharing: tuple[str, ...] = SHARING
+    """shared (SP, one policy for all roles), isolated (IP, one policy a role)."""
+    tasks: tuple[str, ...] = ("arithmetic",)
+    """Tasks, by name: arithmetic, stack_code."""
+    sizes: tuple[str, ...] = ("tiny",)
+    """Sizes of the decoder: tiny, small, base, medium (0.05, 0.2, 0.8 and 3 million parameters)."""
+    num_seeds: int = 2
+    """Seeds of each cell, trained at once in one compiled program. They share the base policy."""
+    seed: int = 0
+    """The first seed."""
+
+    # What is trained.
+    level: int = 2
+    """Difficulty of the tasks."""
+    copies: int = 3
+    """N: generators of voting, workers of orch_workers."""
+    rounds: int = 3
+    """R: the most rounds of eval_opt."""
+    iterations: int = 40
+    """Updates of each cell."""
+    num_problems: int = 64
+    """Fresh problems of an update."""
+    group_size: int = 8
+    """Episodes of each problem, which are compared with each other."""
+    learning_rate: float = 5e-4
+    """Step size of Adam."""
+    learner_args: Settings = dataclasses.field(default_factory=dict)
+    """Further settings of the learner, such as normalize_by_copies=false role_weighting=equal_mass."""
+    pretraining_args: Settings = dataclasses.field(default_factory=dict)
+    """Settings of the base policy's supervised pretraining, such as skill=0.5 num_steps=800."""
+
+    # How it is judged.
+    eval_every: int = 2
+    """Updates between two evaluations; the base policy and the last update are evaluated always."""
+    eval_problems: int = 256
+    """Held-out problems of an evaluation, the same ones every time."""
+    eval_greedy: bool = False
+    """Evaluations take the likeliest tokens. If not, tokens are sampled as in training."""
+    cliff_window: int = 5
+    """Evaluations that are averaged for peak and final accuracy, and to tell a cliff from noise."""
+    cliff_drop: float = 0.05
+    """The least fall from the peak that counts as a cliff."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """S numbers."""
+        return tuple(range(self.seed, self.seed + self.num_seeds))
+
+    @property
+    def eval_iterations(self) -> tuple[int, ...]:
+        """K numbers: after how many updates the team is evaluated; the first is 0, the base policy."""
+        return (*range(0, self.iterations, self.eval_every), self.iterations)
+
+    def workflow_settings(self, workflow: str) -> dict[str, int]:
+        """The settings of a workflow of the study, for `make_workflow`; none for others."""
+        known = {"voting": {"n": self.copies}, "orch_workers": {"n": self.copies}, "eval_opt": {"rounds": self.rounds}}
+        return known.get(workflow, {})
+
+
+PRESETS = {
+    "quick": Ablation(),
+    "full": Ablation(
+        tasks=("arithmetic", "stack_code"),
+        sizes=("tiny", "small", "base"),
+        num_seeds=5,
+        iterations=200,
+        eval_every=5,
+        eval_problems=512,
+        num_problems=128,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One entry of the matrix.
+
+    Attributes:
+      workflow, sharing, task, size: names.
+    """
+
+    workflow: str
+    sharing: str
+    task: str
+    size: str
+
+    @property
+    def name(self) -> str:
+        """Names its files; unique in a matrix."""
+        return f"{self.task}-{self.size}-{self.workflow}-{self.sharing}"
+
+
+def load_preset(name: str) -> Ablation:
+    """The preset of a name.
+
+    Raises:
+      UserError: there is none.
+    """
+    if name not in PRESETS:
+        raise unknown_name("ablation", name, PRESETS)
+    return PRESETS[name]
+
+
+def check_ablation(config: Ablation) -> None:
+    """Refuses what cannot be an ablation, before anything is built.
+
+    Raises:
+      UserError: an unknown name, one that is given twice or none at all; a number out of range.
+    """
+    from jaxmarl_llm.llm.config import PRESETS as SIZES
+    from jaxmarl_llm.workflows import task_names, workflow_names
+
+    known = {"workflows": workflow_names(), "sharing": SHARING, "tasks": task_names(), "sizes": SIZES}
+    for option, names in known.items():
+        given = getattr(config, option)
+        if not given:
+            raise UserError(f"--{option} needs at least one name: choose from {', '.join(names)}")
+        for name in given:
+            if name not in names:
+                raise unknown_name(option.removesuffix("s"), name, names)
+            if given.count(name) > 1:
+                raise UserError(f"--{option} has '{name}' twice: give it once")
+    whole = ("num_seeds", "level", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")
+    for name in (*whole, "eval_problems", "cliff_window"):
+        if getattr(config, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(config, name)}")
+    if not 0 <= config.seed < 2**32 - config.num_seeds:
+        raise UserError(f"--seed must lie between 0 and {2**32 - config.num_seeds - 1}, got {config.seed}")
+    if not config.learning_rate > 0:
+        raise UserError(f"--learning-rate must be above 0, got {config.learning_rate}")
+    if not 0 < config.cliff_drop < 1:
+        raise UserError(f"--cliff-drop must lie between 0 and 1, got {config.cliff_drop}")
+
+
+def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """The cells in the order in which they are trained: those of one base policy lie together.
+
+    Args:
+      config: the ablation.
+      roles_of: workflow to its roles; a workflow of one role has one cell for all ways of sharing.
+    """
+    return [
+        Cell(workflow, sharing, task, size)
+        for task in config.tasks
+        for size in config.sizes
+        for workflow in config.workflows
+        for sharing in (config.sharing if len(roles_of[workflow]) > 1 else config.sharing[:1])
+    ]
+
+
+def to_json(config: Ablation) -> dict[str, Any]:
+    """The configuration as JSON holds it."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_json(stored: dict[str, Any]) -> Ablation:
+    """The configuration of `to_json`.
+
+    Raises:
+      ValueError, TypeError: it is none.
+    """
+    fields = {field.name for field in dataclasses.fields(Ablation)}
+    if set(stored) != fields:
+        raise ValueError(f"other fields: {', '.join(sorted(set(stored) ^ fields))}")
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    return Ablation(**values)
+
+
+def differences(old: Ablation, new: Ablation) -> list[str]:
+    """What differs, as `iterations: 40 -> 80`."""
+    before, after = to_json(old), to_json(new)
+    return [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]

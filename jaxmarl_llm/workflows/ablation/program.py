@@ -1,0 +1,121 @@
+"""The compiled functions of a cell: start, one update, one evaluation; of all its seeds at once.
+
+Axes: S seeds (leading), P policies, Q held-out problems.
+"""
+
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from jaxmarl_llm.mesh import ENV_AXIS
+from jaxmarl_llm.training.devices import Placement
+from jaxmarl_llm.training.program import over_seeds
+from jaxmarl_llm.workflows.learner import WorkflowLearner
+from jaxmarl_llm.workflows.tasks.base import Problem
+
+# Keeps the keys of evaluations apart from those of training.
+_EVALUATION_STREAM = 0xE7A1
+
+
+@dataclasses.dataclass(frozen=True)
+class CellProgram:
+    """Functions of a cell, compiled ahead of time.
+
+    Attributes:
+      init: `() -> state`, every leaf with a leading axis S.
+      update: `state -> (state, metrics)`; the state is donated, metrics have a leading axis S.
+      evaluate: `(params, iteration) -> metrics`, on the held-out problems.
+      compile_seconds: what tracing and compilation took.
+    """
+
+    init: Callable[[], Any]
+    update: Callable[[Any], tuple[Any, dict[str, jax.Array]]]
+    evaluate: Callable[[Any, int], dict[str, jax.Array]]
+    compile_seconds: float
+
+
+def compile_cell(
+    learner: WorkflowLearner,
+    placement: Placement,
+    seeds: np.ndarray,
+    base_params: Any,
+    problems: Problem,
+    *,
+    greedy: bool,
+) -> CellProgram:
+    """Traces and compiles the functions of a cell.
+
+    Args:
+      learner: trains one seed.
+      placement: devices, which share the episodes of every seed.
+      seeds: `[S]` uint32.
+      base_params: of the base policy, without an axis P: where every policy of every seed starts.
+      problems: `[Q]`, held out.
+      greedy: evaluations take the likeliest tokens.
+    """
+    start = time.perf_counter()
+    num_seeds = len(seeds)
+    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    if num_seeds > 1 and not on_cpu:
+        learner = learner.replace(early_stop=False)  # pyright: ignore[reportAttributeAccessIssue]
+    whole, split = PartitionSpec(), PartitionSpec(ENV_AXIS)
+
+    def spread(function, in_specs, out_specs):
+        if placement.num_devices == 1:
+            return function
+        return jax.shard_map(function, mesh=placement.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+    def init(seeds, base_params):
+        base = learner.team.replicate(base_params)
+        return over_seeds(lambda seed: learner.init(jax.random.key(seed), base), num_seeds)(seeds)
+
+    def update(state):
+        # One seed keeps a few cores busy and fits their caches: there, seeds in turn are faster than side by side.
+        return over_seeds(learner.update, num_seeds, in_turn=on_cpu)(state)
+
+    def evaluate(params, seeds, problems, iteration):
+        def one(params, seed):
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM), iteration)
+            return learner.evaluate(params, key, problems, greedy)
+
+        return over_seeds(one, num_seeds, in_turn=on_cpu)(params, seeds)
+
+    base_params, seeds_there = jax.device_put((base_params, seeds), placement.replicated)
+    problems = jax.device_put(problems, jax.sharding.NamedSharding(placement.mesh, split))
+    init_all = jax.jit(init, out_shardings=placement.replicated).lower(seeds_there, base_params)
+    state = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placement.replicated), init_all.out_info
+    )
+    number = jax.device_put(jnp.zeros((), jnp.uint32), placement.replicated)
+    lowered = {
+        "init": init_all,
+        "update": jax.jit(spread(update, (whole,), (whole, whole)), donate_argnums=0).lower(state),
+        "evaluate": jax.jit(spread(evaluate, (whole, whole, split, whole), whole)).lower(
+            state.params, seeds_there, problems, number
+        ),
+    }
+    # The start runs once: on CPUs it costs less unoptimised.
+    options: dict[str, Any] = {name: placement.compiler_options for name in lowered}
+    options["init"] = {"xla_backend_optimization_level": "0"} if on_cpu else {}
+    # XLA compiles outside Python's lock.
+    with concurrent.futures.ThreadPoolExecutor(len(lowered)) as pool:
+        jobs = {name: pool.submit(one.compile, compiler_options=options[name]) for name, one in lowered.items()}
+    compiled = {name: job.result() for name, job in jobs.items()}
+
+    def evaluate_now(params, iteration):
+        number = jax.device_put(np.uint32(iteration), placement.replicated)
+        return compiled["evaluate"](params, seeds_there, problems, number)
+
+    return CellProgram(
+        init=lambda: compiled["init"](seeds_there, base_params),
+        update=compiled["update"],
+        evaluate=evaluate_now,
+        compile_seconds=time.perf_counter() - start,
+    )

@@ -1,0 +1,146 @@
+"""What the training of a cell leaves behind, in memory and on disk. Axes: K evaluations, I iterations, S seeds."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, differences, from_json, to_json
+
+HEADER_FILE = "ablation.json"
+CELL_FOLDER = "cells"
+_LOCK_FILE = ".lock"
+_KIND = "jaxmarl-llm ablation"
+
+
+@dataclasses.dataclass(frozen=True)
+class CellResult:
+    """How the training of a cell went, with all its seeds.
+
+    Attributes:
+      cell: which.
+      roles: R names.
+      seeds: S numbers.
+      eval_iterations: K numbers of updates, the first is 0.
+      evaluations: name to `[K, S, ...]` float32, at least `accuracy`, `selection_failure` and `generation_failure`.
+      diagnostics: name to `[I, S, ...]` float32 of every update; `role_*` has an axis R, or two.
+      times: seconds of `compile` and `train`, and `episodes` and `tokens` that were played in them, over all seeds.
+    """
+
+    cell: Cell
+    roles: tuple[str, ...]
+    seeds: tuple[int, ...]
+    eval_iterations: tuple[int, ...]
+    evaluations: dict[str, np.ndarray]
+    diagnostics: dict[str, np.ndarray]
+    times: dict[str, float]
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """`[K, S]`."""
+        return self.evaluations["accuracy"]
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Writes a file in one piece or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(partial, path)
+
+
+def save_cell(folder: Path, result: CellResult) -> None:
+    """Writes `cells/<name>.npz` with the curves, and then `cells/<name>.json`, without which a cell is not done."""
+    arrays = {f"evaluation/{name}": value for name, value in result.evaluations.items()}
+    arrays |= {f"diagnostic/{name}": value for name, value in result.diagnostics.items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # pyright: ignore[reportArgumentType]
+    target = folder / CELL_FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    write_whole(target / f"{result.cell.name}.npz", content.getvalue())
+    stored = {name: getattr(result, name) for name in ("roles", "seeds", "eval_iterations", "times")}
+    stored |= {"cell": dataclasses.asdict(result.cell), "sha256": hashlib.sha256(content.getvalue()).hexdigest()}
+    write_whole(target / f"{result.cell.name}.json", json.dumps(stored, indent=2) + "\n")
+
+
+def load_cell(folder: Path, cell: Cell) -> CellResult | None:
+    """Reads a cell; None where it is not done.
+
+    Raises:
+      UserError: its files are damaged.
+    """
+    path = folder / CELL_FOLDER / f"{cell.name}.json"
+    if not path.exists():
+        return None
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text())
+        content = path.with_suffix(".npz").read_bytes()
+        if stored["cell"] != dataclasses.asdict(cell) or stored["sha256"] != hashlib.sha256(content).hexdigest():
+            raise ValueError
+        with np.load(io.BytesIO(content)) as file:
+            arrays = {name: file[name] for name in file.files}
+        return CellResult(
+            cell,
+            **{name: tuple(stored[name]) for name in ("roles", "seeds", "eval_iterations")},
+            evaluations=_named("evaluation/", arrays),
+            diagnostics=_named("diagnostic/", arrays),
+            times=stored["times"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"cell {path.with_suffix('')} is damaged: delete its .json to train it again with --resume, or choose "
+            "another --out"
+        ) from None
+
+
+def _named(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def write_header(folder: Path, config: Ablation, versions: dict[str, str]) -> None:
+    """Writes `ablation.json`, which makes a folder that of an ablation."""
+    header = {"kind": _KIND, "config": to_json(config), "versions": versions}
+    write_whole(folder / HEADER_FILE, json.dumps(header, indent=2) + "\n")
+
+
+def read_header(folder: Path) -> tuple[Ablation, dict[str, str]]:
+    """The configuration of the ablation in a folder, and the packages that it was begun with.
+
+    Raises:
+      UserError: there is none, or its file is damaged.
+    """
+    path = folder / HEADER_FILE
+    if not path.is_file():
+        raise UserError(f"no ablation in {folder}: give the folder that `jaxmarl-llm ablate --out` wrote")
+    try:
+        header = json.loads(path.read_text())
+        if header["kind"] != _KIND:
+            raise ValueError
+        return from_json(header["config"]), dict(header["versions"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged, or of another version: choose another --out") from None
+
+
+def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
+    """Refuses a folder that an ablation must not write into. Writes nothing.
+
+    Raises:
+      UserError: says what the folder holds, and what to do.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder with --out")
+    # What a process that was killed while it began may have left does not count.
+    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{HEADER_FILE}.partial"}:
+        return
+    if not (folder / HEADER_FILE).is_file():
+        raise UserError(f"folder {folder} holds other files than an ablation's: choose another --out")
+    changed = differences(read_header(folder)[0], config)
+    if changed:
+        raise UserError(f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out")
+    if not resume:
+        raise UserError(f"folder {folder} holds this ablation already: add --resume to do what is missing of it")
