@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
-
 
 def coherence_scale(cosine, *, strength, floor=0.0):
     """Factor on a role's gradient that damps steps in the direction it has been going (gradient-coherence regulariser).
@@ -70,22 +68,6 @@ def role_gradient_report(gradients_by_role: Any) -> RoleGradientReport:
         mass_share=norm / jnp.where(total > 0, total, 1.0),
         cosine=jnp.clip(product / jnp.where(lengths > 0, lengths, 1.0), -1.0, 1.0),
     )
-
-
-def agent_gradient_metrics(gradients: jax.Array) -> dict[str, jax.Array]:
-    """What learners log of the gradients `[N, F]` of their agents, each device's part of them.
-
-    Returns:
-      `agent_gradient_norm`, `agent_gradient_share` (of the sum of norms) and `agent_gradient_cosine` (mean over the
-      other agents; 0 without any), all `[N]`.
-    """
-    report = role_gradient_report(mesh.sum_over_devices(gradients))
-    others = jnp.sum(report.cosine, axis=-1) - jnp.diagonal(report.cosine)
-    return {
-        "agent_gradient_norm": report.norm,
-        "agent_gradient_share": report.mass_share,
-        "agent_gradient_cosine": others / max(gradients.shape[0] - 1, 1),
-    }
 
 
 @struct.dataclass

@@ -1,5 +1,6 @@
 """What all learners have in common."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,11 +8,12 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxmarl_llm.algorithms.episodes import shaped_reward_weight
+from jaxmarl_llm import mesh
+from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
 from jaxmarl_llm.algorithms.schedules import SCHEDULES, anneal
-from jaxmarl_llm.algorithms.settings import check_choices, check_counts, check_numbers
 from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
 
 
 @struct.dataclass(kw_only=True)
@@ -60,7 +62,7 @@ class Learner:
 
     def check(self) -> None:
         """Raises `UserError` where a setting is wrong by itself."""
-        check_choices({"learning_rate_schedule": (self.learning_rate_schedule, SCHEDULES)})
+        check_choices(self, learning_rate_schedule=SCHEDULES)
         check_counts(self, "num_envs", "rollout_length")
         check_counts(self, "role_gradient_rows", at_least=0)
         check_numbers(self, "discount")
@@ -70,12 +72,30 @@ class Learner:
         """`(steps_done, learning_rate, shaped_weight)` `[]` float32 before the update of that number."""
         steps_done = update.astype(jnp.float32) * self.steps_per_update
         rate = anneal(self.learning_rate, 0.0, steps_done / self.total_steps, schedule=self.learning_rate_schedule)
-        weight = shaped_reward_weight(self.shaped_reward_coefficient, self.shaped_reward_horizon, steps_done)
-        return steps_done, rate, weight
+        horizon = jnp.asarray(self.shaped_reward_horizon, jnp.float32)
+        share_done = jnp.where(horizon > 0, steps_done / jnp.maximum(horizon, 1.0), 0.0)
+        return steps_done, rate, self.shaped_reward_coefficient * anneal(1.0, 0.0, share_done)
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """Gradient clipping and Adam, without the learning rate, for one set of parameters."""
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), optax.scale_by_adam(eps=self.adam_epsilon))
+        adam = optax.scale_by_adam(eps=self.adam_epsilon)
+        # On one flat vector: a few operations, where a dozen small arrays would take a dozen times as many.
+        return optax.flatten(optax.chain(optax.clip_by_global_norm(self.max_grad_norm), adam))
+
+    def init(self, key: jax.Array) -> Any:
+        """Everything that training changes, at the start. The key is consumed."""
+        raise NotImplementedError
+
+    def update(self, state: Any) -> tuple[Any, dict[str, jax.Array]]:
+        """One rollout and the learning from it: pure, to be jitted, the state may be donated.
+
+        Args:
+          state: from `init` or an earlier `update`.
+
+        Returns:
+          The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
+        """
+        raise NotImplementedError
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
         """Memory at the start of an episode for `act`: pytree of `batch_shape + (N, ...)`, empty if feed-forward."""
@@ -97,3 +117,29 @@ class Learner:
           `(action [..., N] int32, memory)`.
         """
         raise NotImplementedError
+
+
+def agent_gradient_metrics(gradient: Callable[[jax.Array], Any], num_agents: int) -> dict[str, jax.Array]:
+    """What learners log of the gradients of their agents.
+
+    Args:
+      gradient: from `[N]` bool, true for one agent, to the gradient of that agent's part of the loss with respect to
+        the policies: a pytree with a leading axis P, this device's part of it.
+      num_agents: N.
+
+    Returns:
+      `agent_gradient_norm`, `agent_gradient_share` (of the sum of norms) and `agent_gradient_cosine` (mean over the
+      other agents; 0 without any), all `[N]`.
+    """
+
+    def flat(agent):
+        # Other policies' gradients are zero.
+        return jnp.concatenate([jnp.sum(leaf, axis=0).ravel() for leaf in jax.tree.leaves(gradient(agent))])
+
+    report = role_gradient_report(mesh.sum_over_devices(jax.vmap(flat)(jnp.eye(num_agents, dtype=bool))))
+    others = jnp.sum(report.cosine, axis=-1) - jnp.diagonal(report.cosine)
+    return {
+        "agent_gradient_norm": report.norm,
+        "agent_gradient_share": report.mass_share,
+        "agent_gradient_cosine": others / max(num_agents - 1, 1),
+    }

@@ -157,6 +157,11 @@ class TeamNetwork:
             out_axes=(batch_axis, time_axis, time_axis if has_value else None),
         )(own, memory, inputs, agent_index)
 
+    def apply_step(self, params: Any, memory: Any, inputs: TeamInput) -> tuple[Any, Any, Any]:
+        """`apply` without time axis."""
+        memory, logits, value = self.apply(params, memory, jax.tree.map(lambda leaf: leaf[None], inputs))
+        return memory, None if logits is None else logits[0], None if value is None else value[0]
+
     def sample(
         self, params: Any, memory: Any, inputs: TeamInput, choose: Callable
     ) -> tuple[Any, jax.Array, jax.Array, jax.Array | None]:

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxmarl_llm.algorithms.mesh import ENV_AXIS
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.mesh import ENV_AXIS
 
 # More threads than this spend their time waiting for each other.
 _MAX_CPU_DEVICES = 16
@@ -62,7 +62,7 @@ class Placement:
 
         Args:
           update: `state -> (state, metrics)`, every leaf with a leading axis S; sums over environments go through
-            `algorithms.mesh`.
+            `jaxmarl_llm.mesh`.
           state: the state or its shapes.
 
         Returns:

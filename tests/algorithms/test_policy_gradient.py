@@ -12,6 +12,7 @@ from jaxmarl_llm import algorithms
 from jaxmarl_llm.algorithms.categorical import categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
+from jaxmarl_llm.algorithms.rollout import team_input
 from jaxmarl_llm.errors import UserError
 
 # Policies that are not penalised take no notice of the penalty.
@@ -20,11 +21,9 @@ ALGORITHMS = {"ippo": algorithms.ippo, "mappo": algorithms.mappo}
 
 
 def collect(learner, state, key=None):
-    """One rollout: jitted `rollouts.collect` with the learner's settings."""
-    run = functools.partial(
-        rollouts.collect, learner.env, learner.network_module, num_steps=learner.rollout_length, shaped_weight=1.0
-    )
-    return jax.jit(run)(state.params, state.rollout, jax.random.key(9) if key is None else key)
+    """One rollout with the learner's settings."""
+    run = jax.jit(functools.partial(rollouts.collect, learner, shaped_weight=1.0))
+    return run(state, jax.random.key(9) if key is None else key)
 
 
 def init(learner, seed=0):
@@ -85,7 +84,7 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
     head = state.params["critic"]["Dense_1"]
     head["kernel"], head["bias"] = jnp.zeros_like(head["kernel"]), jnp.full_like(head["bias"], 10.0)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(state, {}, trajectory, last_value)
+    samples, _, _ = learner._assess(state, trajectory, last_value)
     assert int(trajectory.done.sum()) == 3 * 2
     if exact:
         np.testing.assert_allclose(samples.advantage, 0.0, atol=1e-5)
@@ -103,6 +102,7 @@ REMEMBERING = {"network": "coordinator", "memory_size": 11, "memory_tokens": 2}
         ("shared", GRU),
         ("isolated", GRU),
         ((0, 1, 0), GRU | {"critic": "attention"}),
+        ("shared", GRU | {"critic": "action", "credit": "coma"}),
         ("shared", {"network": "coordinator", "decoder": True}),
         ((0, 1, 0), {"network": "coordinator", "decoder": True}),
         ("shared", REMEMBERING | {"decoder": True}),
@@ -129,6 +129,7 @@ def test_replay_gives_ratio_one(sharing, settings):
     assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(state.rollout.memory))
     _, logits, value = learner.network_module.apply(state.params, state.rollout.memory, trajectory.inputs)
     log_prob = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
+    value = algorithms.at_action(value, trajectory.action) if value.ndim == 4 else value
     np.testing.assert_allclose(jnp.exp(log_prob - trajectory.log_prob), 1.0, atol=1e-5)
     np.testing.assert_allclose(value, trajectory.value, atol=1e-5)
 
@@ -152,7 +153,7 @@ def test_isolated_policies_do_not_touch_each_other():
     learner = algorithms.ippo(env, num_envs=4, rollout_length=10, sharing="isolated", num_minibatches=1)
     state = init(learner)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(state, {}, trajectory, last_value)
+    samples, _, _ = learner._assess(state, trajectory, last_value)
 
     def gradient(samples):
         def loss(params):
@@ -176,15 +177,8 @@ def test_permuting_environments_permutes_the_outputs():
     rollout = state.rollout
 
     def outputs(rollout):
-        state_of_env = rollouts.critic_state(env, learner.network_module, rollout.env_state)
-        return rollouts.evaluate_step(
-            learner.network_module,
-            state.params,
-            rollout.memory,
-            rollout.timestep,
-            state_of_env,
-            rollout.reset,
-        )[1:]
+        inputs = team_input(rollout.timestep, jax.vmap(env.global_state)(rollout.env_state), rollout.reset)
+        return learner.network_module.apply_step(state.params, rollout.memory, inputs)[1:]
 
     straight = jax.tree.map(lambda leaf: leaf[order], outputs(rollout))
     permuted = outputs(jax.tree.map(lambda leaf: leaf[order], rollout))

@@ -8,7 +8,7 @@ from toy_environments import ConstantReward, DyingAgents, MatchTarget
 
 import jaxmarl_llm
 from jaxmarl_llm import algorithms
-from jaxmarl_llm.algorithms.policy_gradient import order, role_gradients
+from jaxmarl_llm.algorithms.policy_gradient import order
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.value_normalization import update_value_statistics
 from jaxmarl_llm.errors import UserError
@@ -28,9 +28,8 @@ def run(learner, num_updates=1, seed=0):
 
 
 def fresh_batch(learner, state):
-    team = order.Team(state.params, state.optimizer_state, state.value_statistics, state.rollout)
-    return jax.jit(lambda team, key: learner._fresh_batch(team, key, 1.0, coefficients(learner)))(
-        team, jax.random.key(5)
+    return jax.jit(lambda state, key: learner._fresh_batch(state, key, 1.0, coefficients(learner)))(
+        state, jax.random.key(5)
     )
 
 
@@ -121,13 +120,13 @@ def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
     env = MatchTarget(team_size=3, max_steps=5)
     learner = algorithms.happo(env, critic=critic, random_order=False, learning_rate=0.05, **SIZES)
     state = jax.jit(learner.init)(jax.random.key(0))
-    team, batch = fresh_batch(learner, state)
+    played, batch = fresh_batch(learner, state)
     agents, member = order._agents_of_policies(learner.network_module)
     after, reweighed, _ = jax.jit(
-        lambda team, batch: order._update_policy(
-            learner, team, batch, 0, agents[0], member[0][None, None], jax.random.key(1), coefficients(learner)
+        lambda played, batch: order._update_policy(
+            learner, played, batch, 0, agents[0], member[0][None, None], jax.random.key(1), coefficients(learner)
         )
-    )(team, batch)
+    )(played, batch)
     trajectory = batch.samples.trajectory
     _, logits, _ = learner.network_module.apply(after.params, batch.memory, trajectory.inputs)
     log_prob = algorithms.categorical_log_prob(logits, trajectory.action)
@@ -135,7 +134,7 @@ def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
     assert float(jnp.abs(expected - 1).max()) > 1e-3
     np.testing.assert_allclose(reweighed.samples.factor, jnp.broadcast_to(expected, (7, 4, 3)), rtol=1e-4)
     # Only the first policy has changed.
-    for old, new in zip(jax.tree.leaves(team.params), jax.tree.leaves(after.params), strict=True):
+    for old, new in zip(jax.tree.leaves(played.params), jax.tree.leaves(after.params), strict=True):
         assert (old[0] != new[0]).any()
         np.testing.assert_array_equal(old[1:], new[1:])
 
@@ -230,7 +229,7 @@ def test_agents_gradients_add_up(sharing):
     state = jax.jit(learner.init)(jax.random.key(0))
     _, batch = fresh_batch(learner, state)
     arguments = (learner, state.params, batch.memory, batch.samples, coefficients(learner))
-    report = role_gradients.agent_gradients(*arguments)
+    report = updates.agent_gradients(*arguments)
     whole = updates.whole_batch(learner, batch.samples, batch.memory)
     gradient = updates.flatten(
         jax.grad(lambda params: updates.surrogate_loss(learner, params, whole, coefficients(learner))[0])(state.params)

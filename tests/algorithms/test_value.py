@@ -29,9 +29,8 @@ def init(learner, seed=0):
 
 def collect(learner, state, *, epsilon=0.5, seed=9):
     """One rollout of random and greedy actions: the state that follows, and its sequences `[T + 1, B, ...]`."""
-    acting, sequences, _ = jax.jit(learner._collect)(
-        state.params, state.rollout.acting, jax.random.key(seed), epsilon, 1.0
-    )
+    run = jax.jit(functools.partial(actings.collect, learner, shaped_weight=1.0))
+    acting, sequences, _ = run(state.params, state.rollout.acting, jax.random.key(seed), epsilon=epsilon)
     time_major = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences.replace(memory=()))
     return state.replace(rollout=state.rollout.replace(acting=acting)), time_major.replace(memory=sequences.memory)
 
@@ -225,7 +224,8 @@ def test_agents_gradients_add_up(algorithm, sharing):
     env = MatchTarget(team_size=2, max_steps=5)
     learner = ALGORITHMS[algorithm](env, sharing=sharing, **SMALL | {"role_gradient_rows": 44})
     state = init(learner)
-    _, sequences, _ = jax.jit(learner._collect)(state.params, state.rollout.acting, jax.random.key(1), 1.0, 0.0)
+    run = jax.jit(functools.partial(actings.collect, learner, epsilon=1.0, shaped_weight=0.0))
+    _, sequences, _ = run(state.params, state.rollout.acting, jax.random.key(1))
     batch = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequences), jnp.ones(4)
 
     @jax.jit

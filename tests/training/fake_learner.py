@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.envs import Environment
 
 

@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from jaxmarl_llm.algorithms.categorical import at_action, categorical_sample
 from jaxmarl_llm.algorithms.counterfactual import counterfactual_returns
 from jaxmarl_llm.algorithms.credit import counterfactual_advantage, leave_one_out_advantage
-from jaxmarl_llm.algorithms.episodes import shaped_reward
-from jaxmarl_llm.algorithms.policy_gradient.rollout import evaluate_step
-from jaxmarl_llm.algorithms.policy_gradient.state import Trajectory
+from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Trajectory
 from jaxmarl_llm.algorithms.returns import gae, td_lambda
+from jaxmarl_llm.algorithms.rollout import team_input
 from jaxmarl_llm.algorithms.value_normalization import denormalize_value
+from jaxmarl_llm.envs.episodes import shaped_reward
 
 CREDITS = ("gae", "coma", "counterfactual", "difference", "leave_one_out")
 # Those that try each agent's other actions in the environment.
 BRANCHING = ("counterfactual", "difference")
 
 
-def brancher(learner, team, shaped_weight) -> Callable | None:
+def brancher(learner, state: LearnerState, shaped_weight) -> Callable | None:
     """What `collect` asks at each step of each environment: the team's return had an agent done something else.
 
     Args:
       learner: the configuration.
-      team: `order.Team`; parameters and the critic's statistics are read.
+      state: parameters and the critic's statistics are read.
       shaped_weight: `[]` float32, weight of the shaped reward.
 
     Returns:
@@ -33,8 +33,8 @@ def brancher(learner, team, shaped_weight) -> Callable | None:
     """
     if learner.credit not in BRANCHING:
         return None
-    env, network, params = learner.env, learner.network_module, team.params
-    statistics = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)], team.value_statistics)
+    env, network, params = learner.env, learner.network_module, state.params
+    statistics = jax.tree.map(lambda leaf: leaf[jnp.asarray(network.policy_of_agent)], state.value_statistics)
 
     def policy(timestep, key):
         return categorical_sample(key, learner.logits(params, timestep, {})[0])
@@ -44,7 +44,7 @@ def brancher(learner, team, shaped_weight) -> Callable | None:
 
     def value(timestep, state):
         global_state = env.global_state(state) if network.module.central_critic else None
-        value = evaluate_step(network, params, {}, timestep, global_state)[2]
+        value = network.apply_step(params, {}, team_input(timestep, global_state))[2]
         return denormalize_value(statistics, value) if learner.normalize_value else value
 
     def branch(key, timestep, env_state, action, alive):

@@ -8,17 +8,16 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.categorical import masked_logits
-from jaxmarl_llm.algorithms.episodes import episode_metrics
 from jaxmarl_llm.algorithms.learner import Learner
 from jaxmarl_llm.algorithms.policy_gradient import credit
 from jaxmarl_llm.algorithms.policy_gradient import order as turns
 from jaxmarl_llm.algorithms.policy_gradient import rollout as rollouts
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_counts, policy_means
-from jaxmarl_llm.algorithms.policy_gradient.role_gradients import agent_gradients
 from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples, Trajectory
+from jaxmarl_llm.algorithms.rollout import example_of, team_input
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.algorithms.trust_region import adapt_penalty, occupancy_drift_bound
 from jaxmarl_llm.algorithms.value_normalization import (
@@ -28,6 +27,7 @@ from jaxmarl_llm.algorithms.value_normalization import (
     update_value_statistics,
 )
 from jaxmarl_llm.envs.base import TimeStep
+from jaxmarl_llm.envs.episodes import episode_metrics
 from jaxmarl_llm.errors import UserError
 
 
@@ -103,15 +103,13 @@ class PolicyGradient(Learner):
         return self.num_envs * self.rollout_length * num_rollouts
 
     def init(self, key: jax.Array) -> LearnerState:
-        """Everything that training changes, at the start. The key is consumed."""
         key_params, key_rollout, key = jax.random.split(key, 3)
         network = self.network_module
         rollout = rollouts.init_rollout(self.env, network, key_rollout, self.num_envs)
-        first = jax.tree.map(lambda leaf: leaf[0], (rollout.timestep.observation, rollout.env_state))
-        params = network.init(key_params, first[0], self.env.global_state(first[1]))
+        params = network.init(key_params, *example_of(self.env, rollout))
         state = LearnerState(
             params=params,
-            optimizer_state=jax.vmap(self.make_optimizer().init)(updates.flatten(params)),
+            optimizer_state=jax.vmap(self.make_optimizer().init)(params),
             value_statistics=init_value_statistics((network.num_policies,)),
             penalty=jnp.full((network.num_policies,), self.penalty_coefficient, jnp.float32),
             rollout=rollout,
@@ -122,14 +120,6 @@ class PolicyGradient(Learner):
         return jax.tree.map(jnp.copy, state)
 
     def update(self, state: LearnerState) -> tuple[LearnerState, dict[str, jax.Array]]:
-        """One rollout and the learning from it: pure, to be jitted, the state may be donated.
-
-        Args:
-          state: from `init` or an earlier `update`.
-
-        Returns:
-          The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
-        """
         key_rollout, key_epochs, key = jax.random.split(state.key, 3)
         steps_done, rate, shaped_weight = self.progress(state.update)
         entropy = self.entropy_coefficient
@@ -137,25 +127,23 @@ class PolicyGradient(Learner):
             entropy = anneal(entropy, self.entropy_coefficient_final, steps_done / self.total_steps)
         coefficients = updates.Coefficients(learning_rate=rate, entropy=entropy, penalty=state.penalty)
 
-        def fresh(team, key):
-            return self._fresh_batch(team, key, shaped_weight, coefficients)
+        def fresh(state, key):
+            return self._fresh_batch(state, key, shaped_weight, coefficients)
 
-        team = turns.Team(state.params, state.optimizer_state, state.value_statistics, state.rollout)
         divergence = proposed = None
         if self.by_turns:
-            team, metrics = turns.take_turns(self, team, fresh, jax.random.fold_in(key_rollout, 1), coefficients)
+            new, metrics = turns.take_turns(self, state, fresh, jax.random.fold_in(key_rollout, 1), coefficients)
             divergence, proposed = metrics.pop("policy_divergence"), metrics.pop("policy_proposed_divergence")
         else:
-            team, batch = fresh(team, key_rollout)
-            old = team.params
+            new, batch = fresh(state, key_rollout)
             params, optimizer_state, metrics = updates.run_epochs(
-                self, old, team.optimizer_state, batch.memory, batch.samples, key_epochs, coefficients
+                self, state.params, state.optimizer_state, batch.memory, batch.samples, key_epochs, coefficients
             )
-            team = team.replace(params=params, optimizer_state=optimizer_state)
+            new = dataclasses.replace(new, params=params, optimizer_state=optimizer_state)
             metrics |= batch.metrics
             if self.trust_region != "clip":
                 whole = updates.whole_batch(self, batch.samples, batch.memory)
-                divergence = proposed = turns.policy_divergence(self, old, params, whole)
+                divergence = proposed = turns.policy_divergence(self, state.params, params, whole)
         penalty = state.penalty
         if divergence is not None:
             of_agent = divergence[jnp.asarray(self.network_module.policy_of_agent)]
@@ -167,17 +155,8 @@ class PolicyGradient(Learner):
         if self.trust_region in updates.PENALISED and proposed is not None:
             penalty = adapt_penalty(penalty, proposed, target=self.kl_radius)
             metrics["penalty"] = penalty.mean()
-        metrics |= {"learning_rate": coefficients.learning_rate, "shaped_reward_weight": shaped_weight}
-        state = LearnerState(
-            params=team.params,
-            optimizer_state=team.optimizer_state,
-            value_statistics=team.value_statistics,
-            penalty=penalty,
-            rollout=team.rollout,
-            key=key,
-            update=state.update + 1,
-        )
-        return state, metrics
+        metrics |= {"learning_rate": rate, "shaped_reward_weight": shaped_weight}
+        return dataclasses.replace(new, penalty=penalty, key=key, update=state.update + 1), metrics
 
     @property
     def by_turns(self) -> bool:
@@ -196,27 +175,19 @@ class PolicyGradient(Learner):
             return self.network_module.num_policies
         return 1 if self.resample == "every" else int(self.resample)
 
-    def _fresh_batch(self, team, key, shaped_weight, coefficients):
-        """A rollout with the team's present policies: `(team, batch)`."""
-        memory = team.rollout.memory
+    def _fresh_batch(self, state, key, shaped_weight, coefficients):
+        """A rollout with the team's present policies: `(state, batch)`."""
+        memory, branch = state.rollout.memory, credit.brancher(self, state, shaped_weight)
         rollout, trajectory, record, last_value = rollouts.collect(
-            self.env,
-            self.network_module,
-            team.params,
-            team.rollout,
-            key,
-            num_steps=self.rollout_length,
-            shaped_weight=shaped_weight,
-            branch=credit.brancher(self, team, shaped_weight),
+            self, state, key, shaped_weight=shaped_weight, branch=branch
         )
-        samples, value_statistics, explained = self._assess(team, memory, trajectory, last_value)
+        samples, value_statistics, explained = self._assess(state, trajectory, last_value)
         if self.reweighs:
             samples = dataclasses.replace(samples, factor=jnp.ones(samples.advantage.shape))
         metrics = episode_metrics(record) | {"explained_variance": explained}
-        if self.role_gradient_rows:
-            metrics |= agent_gradients(self, team.params, memory, samples, coefficients)
-        team = team.replace(rollout=rollout, value_statistics=value_statistics)
-        return team, turns.Batch(memory=memory, samples=samples, metrics=metrics)
+        metrics |= updates.agent_gradients(self, state.params, memory, samples, coefficients)
+        state = dataclasses.replace(state, rollout=rollout, value_statistics=value_statistics)
+        return state, turns.Batch(memory=memory, samples=samples, metrics=metrics)
 
     def logits(self, params: Any, timestep: TimeStep, memory: Any) -> tuple[jax.Array, Any]:
         """The team's policies.
@@ -232,28 +203,25 @@ class PolicyGradient(Learner):
         """
         if self.network_module.module.decoder:
             raise UserError("a decoder's logits depend on the actions of the agents before: call act instead of logits")
-        memory, logits, _ = rollouts.evaluate_step(self.network_module, params, memory, timestep, None)
+        memory, logits, _ = self.network_module.apply_step(params, memory, team_input(timestep))
         return masked_logits(logits, timestep.action_mask), memory
 
     def act(
         self, params: Any, timestep: TimeStep, memory: Any, key: jax.Array, greedy: bool = True
     ) -> tuple[jax.Array, Any]:
         uniform = None if greedy else jax.random.uniform(key, timestep.active.shape)
-        if self.network_module.module.decoder:
-            inputs, mask = rollouts.team_input(timestep, None), timestep.action_mask
-            memory, _, action, _ = rollouts.decode(self.network_module, params, memory, inputs, mask, uniform)
-            return action, memory
-        logits, memory = self.logits(params, timestep, memory)
-        return rollouts.choose(logits, uniform), memory
+        inputs, mask = team_input(timestep), timestep.action_mask
+        memory, _, action, _ = rollouts.decide(self.network_module, params, memory, inputs, mask, uniform)
+        return action, memory
 
-    def _assess(self, team, memory, trajectory: Trajectory, last_value):
+    def _assess(self, state: LearnerState, trajectory: Trajectory, last_value):
         """Advantages and targets of a rollout, the critic's statistics after it, and the explained variance."""
-        network, statistics = self.network_module, team.value_statistics
+        network, statistics = self.network_module, state.value_statistics
         table = network.policy_of_agent
         next_value = rollouts.next_values(trajectory, last_value)
         value, alternatives, logits = trajectory.value, trajectory.alternatives, None
         if self.credit in ("coma", "counterfactual"):
-            _, logits, outputs = network.apply(team.params, memory, trajectory.inputs)
+            _, logits, outputs = network.apply(state.params, state.rollout.memory, trajectory.inputs)
             alternatives = outputs if self.credit == "coma" else alternatives
         if self.normalize_value:
             of_agent = self._of_agent(statistics)

@@ -8,15 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_kl, categorical_log_prob, masked_logits
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_means
-from jaxmarl_llm.algorithms.policy_gradient.state import Samples
-from jaxmarl_llm.algorithms.trust_region import (
-    backtracking_line_search,
-    natural_gradient,
-)
+from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples
+from jaxmarl_llm.algorithms.trust_region import backtracking_line_search, natural_gradient
 from jaxmarl_llm.networks.team import TeamNetwork
 
 
@@ -35,16 +32,6 @@ class Batch:
     metrics: dict[str, jax.Array]
 
 
-@struct.dataclass
-class Team:
-    """What changes while the policies take their turns: fields of `LearnerState`."""
-
-    params: Any
-    optimizer_state: Any
-    value_statistics: Any
-    rollout: Any
-
-
 def policy_divergence(learner, params, new_params, batch: updates.Minibatch) -> jax.Array:
     """`[P]` float32, mean divergence in nats of the new policies from the old ones over the acting agents' steps."""
     network, trajectory = learner.network_module, batch.samples.trajectory
@@ -58,19 +45,19 @@ def policy_divergence(learner, params, new_params, batch: updates.Minibatch) -> 
 
 
 def take_turns(
-    learner, team: Team, fresh: Callable, key: jax.Array, coefficients: updates.Coefficients
-) -> tuple[Team, dict[str, jax.Array]]:
+    learner, state: LearnerState, fresh: Callable, key: jax.Array, coefficients: updates.Coefficients
+) -> tuple[LearnerState, dict[str, jax.Array]]:
     """Updates every policy once, each in its turn.
 
     Args:
       learner: the configuration.
-      team: before the update.
-      fresh: `(team, key) -> (team, Batch)`, a rollout with the team's present policies.
+      state: before the update.
+      fresh: `(state, key) -> (state, Batch)`, a rollout with the team's present policies.
       key: consumed.
       coefficients: of this update, `penalty` `[P]`.
 
     Returns:
-      The team after the update and the metrics, among them `policy_divergence` and `policy_proposed_divergence` `[P]`,
+      The state after all turns and the metrics, among them `policy_divergence` and `policy_proposed_divergence` `[P]`,
       that of the policies and that of what the gradient steps came to before any gate.
     """
     num_policies = learner.network_module.num_policies
@@ -83,19 +70,13 @@ def take_turns(
     def turn(carry, inputs):
         position, policy, key_rollout, key_update = inputs
         is_fresh = position % learner.turns_per_rollout == 0
-        team, batch = carry
-
-        def roll(team, batch):
-            del batch
-            return fresh(team, key_rollout)
-
-        team, batch = jax.lax.cond(is_fresh, roll, lambda team, batch: (team, batch), team, batch)
-        team, batch, metrics = _update_policy(
-            learner, team, batch, policy, agents[policy], member[policy][None, None], key_update, coefficients
+        state, batch = jax.lax.cond(is_fresh, lambda state, _: fresh(state, key_rollout), lambda *old: old, *carry)
+        state, batch, metrics = _update_policy(
+            learner, state, batch, policy, agents[policy], member[policy][None, None], key_update, coefficients
         )
-        return (team, batch), batch.metrics | metrics
+        return (state, batch), batch.metrics | metrics
 
-    shapes = jax.eval_shape(fresh, team, keys[0])[1]
+    shapes = jax.eval_shape(fresh, state, keys[0])[1]
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     inputs = (
         jnp.arange(num_policies),
@@ -103,7 +84,7 @@ def take_turns(
         jax.random.split(keys[0], num_policies),
         jax.random.split(keys[1], num_policies),
     )
-    (team, _), metrics = jax.lax.scan(turn, (team, nothing), inputs)
+    (state, _), metrics = jax.lax.scan(turn, (state, nothing), inputs)
     of_policies = {f"policy_{name}": metrics.pop(name) for name in ("divergence", "proposed_divergence")}
     finished = jnp.where(inputs[0] % learner.turns_per_rollout == 0, metrics.pop("episodes_finished"), 0.0)
 
@@ -114,7 +95,7 @@ def take_turns(
     episodes = {name: over_episodes(metrics.pop(name)) for name in ("episode_return", "episode_length", "agent_return")}
     metrics = {name: jnp.nanmean(value, axis=0) for name, value in metrics.items()}
     metrics |= episodes | {"episodes_finished": jnp.sum(finished)}
-    return team, metrics | {name: jnp.zeros_like(value).at[order].set(value) for name, value in of_policies.items()}
+    return state, metrics | {name: jnp.zeros_like(value).at[order].set(value) for name, value in of_policies.items()}
 
 
 def _agents_of_policies(network: TeamNetwork) -> tuple[jax.Array, jax.Array]:
@@ -132,10 +113,10 @@ def _agents_of_policies(network: TeamNetwork) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(filled), jnp.asarray([[i < len(group) for i in range(size)] for group in groups])
 
 
-def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, key, coefficients):
+def _update_policy(learner, state: LearnerState, batch: Batch, policy, agents, member, key, coefficients):
     """One policy's turn, as the learning problem of its K agents alone."""
     network = learner.network_module
-    params, optimizer_state = jax.tree.map(lambda leaf: leaf[policy][None], (team.params, team.optimizer_state))
+    params, optimizer_state = jax.tree.map(lambda leaf: leaf[policy][None], (state.params, state.optimizer_state))
     of_policy = network.module.joint and network.num_policies > 1
     memory = jax.tree.map(lambda leaf: leaf[:, :, policy] if of_policy else leaf[:, agents], batch.memory)
     samples = _take_agents(batch.samples, agents, member)
@@ -165,26 +146,21 @@ def _update_policy(learner, team: Team, batch: Batch, policy, agents, member, ke
         metrics["effective_sample_size"] = size
     put = jax.tree.map(
         lambda every, one: every.at[policy].set(one[0]),
-        (team.params, team.optimizer_state),
+        (state.params, state.optimizer_state),
         (new_params, new_optimizer_state),
     )
-    return dataclasses.replace(team, params=put[0], optimizer_state=put[1]), batch, metrics
+    return dataclasses.replace(state, params=put[0], optimizer_state=put[1]), batch, metrics
 
 
 def _take_agents(samples: Samples, agents, member) -> Samples:
     """Samples `[T, B]` of K agents; agents that only fill a group up count as dead."""
 
-    def take(leaf):
-        return leaf[:, :, agents] if leaf.ndim > 2 else leaf
-
-    trajectory, inputs = samples.trajectory, samples.trajectory.inputs
+    taken = jax.tree.map(lambda leaf: leaf[:, :, agents] if leaf.ndim > 2 else leaf, samples)
     # What a critic reads is the whole team's.
-    shared = {"global_state": inputs.global_state, "action": inputs.action}
-    taken = jax.tree.map(take, dataclasses.replace(inputs, **dict.fromkeys(shared)))
-    taken = dataclasses.replace(taken, **shared)
-    trajectory = jax.tree.map(take, dataclasses.replace(trajectory, inputs=None))
-    trajectory = dataclasses.replace(trajectory, inputs=taken, alive=trajectory.alive & member)
-    return dataclasses.replace(jax.tree.map(take, dataclasses.replace(samples, trajectory=None)), trajectory=trajectory)
+    whole, trajectory = samples.trajectory.inputs, taken.trajectory
+    inputs = dataclasses.replace(trajectory.inputs, global_state=whole.global_state, action=whole.action)
+    trajectory = dataclasses.replace(trajectory, inputs=inputs, alive=trajectory.alive & member)
+    return dataclasses.replace(taken, trajectory=trajectory)
 
 
 def _natural_step(learner, params, batch: updates.Minibatch, coefficients):

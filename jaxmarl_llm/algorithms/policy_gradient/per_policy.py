@@ -6,26 +6,23 @@ Axes: K independent sets of elements (such as quantities or minibatches), N agen
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 
 
-def agent_sums(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Sums over the masked elements of each agent.
+def policy_sums(policy_of_agent: tuple[int, ...], values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Sums over the masked elements of each policy's agents.
 
     Args:
+      policy_of_agent: the sharing table.
       values: `[K, ..., N]` float32.
       mask: `[K or 1, ..., N]` bool.
 
     Returns:
-      `[K, N]` float32.
+      `[K, P]` float32.
     """
-    return mesh.sum_over_devices(jnp.sum(jnp.where(mask, values, 0.0), axis=tuple(range(1, values.ndim - 1))))
-
-
-def policy_sums(policy_of_agent: tuple[int, ...], values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Sums over the masked elements of each policy's agents: `[K, P]` float32; arguments as in `agent_sums`."""
+    of_agent = mesh.sum_over_devices(jnp.sum(jnp.where(mask, values, 0.0), axis=tuple(range(1, values.ndim - 1))))
     member = jnp.arange(max(policy_of_agent) + 1)[:, None] == jnp.asarray(policy_of_agent)[None]
-    return jnp.sum(jnp.where(member, agent_sums(values, mask)[:, None, :], 0.0), axis=-1)
+    return jnp.sum(jnp.where(member, of_agent[:, None, :], 0.0), axis=-1)
 
 
 def policy_counts(policy_of_agent: tuple[int, ...], mask: jax.Array) -> jax.Array:
@@ -34,7 +31,7 @@ def policy_counts(policy_of_agent: tuple[int, ...], mask: jax.Array) -> jax.Arra
 
 
 def policy_means(policy_of_agent: tuple[int, ...], values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Means over the masked elements of each policy's agents, 0 without any: `[K, P]`; arguments as in `agent_sums`."""
+    """Means over the masked elements of each policy's agents: `[K, P]`, 0 without any; see `policy_sums`."""
     return policy_sums(policy_of_agent, values, mask) / jnp.maximum(policy_counts(policy_of_agent, mask), 1.0)
 
 

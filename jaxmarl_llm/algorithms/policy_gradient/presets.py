@@ -4,18 +4,12 @@ from typing import Any
 
 from jaxmarl_llm.algorithms.policy_gradient.credit import BRANCHING, CREDITS
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
-from jaxmarl_llm.algorithms.settings import (
-    check_choices,
-    check_counts,
-    check_numbers,
-    split_settings,
-    takes_settings_of,
-)
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.networks.build import CRITICS, build_actor_critic
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.settings import check_choices, check_counts, check_numbers, split_settings, takes_settings_of
 
 _CRITICS = (*CRITICS, "action")
 _TRUST_REGIONS = ("clip", "penalty", "gate", "penalty_and_gate")
@@ -93,7 +87,8 @@ def policy_gradient(
     Raises:
       UserError: a setting that cannot work, with what to do.
     """
-    check_choices({"critic": (critic, _CRITICS)})
+    if critic not in _CRITICS:
+        raise unknown_name("critic", critic, _CRITICS)
     network, settings = split_settings(settings, build_actor_critic, without=_NOT_SETTINGS)
     module = build_actor_critic(
         env.observation_space,
@@ -113,18 +108,11 @@ def policy_gradient(
 def _check_settings(learner: PolicyGradient) -> None:
     """Refuses choices and numbers that are wrong by themselves."""
     learner.check()
-    check_choices(
-        {
-            "credit": (learner.credit, CREDITS),
-            "trust_region": (learner.trust_region, _TRUST_REGIONS),
-            "update_order": (learner.update_order, _ORDERS),
-        }
-    )
-    resample = learner.resample
-    if isinstance(resample, str) and resample not in _RESAMPLE:
-        raise unknown_name("resample", resample, _RESAMPLE)
-    if not isinstance(resample, str) and (resample < 1 or int(resample) != resample):
-        raise UserError(f"resample must be every, never, importance or a whole number of at least 1, got {resample}")
+    check_choices(learner, credit=CREDITS, trust_region=_TRUST_REGIONS, update_order=_ORDERS)
+    if isinstance(learner.resample, str):
+        check_choices(learner, resample=_RESAMPLE)
+    else:
+        check_counts(learner, "resample")
     check_counts(learner, "num_epochs", "num_minibatches", "counterfactual_replays")
     check_counts(learner, "counterfactual_horizon", at_least=0)
     check_numbers(learner, "gae_lambda")

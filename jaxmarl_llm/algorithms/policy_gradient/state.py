@@ -5,29 +5,20 @@ from typing import Any
 import jax
 from flax import struct
 
-from jaxmarl_llm.algorithms.episodes import EpisodeTotals
+from jaxmarl_llm.algorithms.rollout import ActingState
 from jaxmarl_llm.algorithms.value_normalization import ValueStatistics
-from jaxmarl_llm.envs.base import EnvState, TimeStep
 from jaxmarl_llm.networks.team_input import TeamInput
 
 
 @struct.dataclass
-class RolloutState:
-    """Where the B environments stand; every array has a leading axis B.
+class RolloutState(ActingState):
+    """Where the B environments stand: after a reset where an episode just ended.
 
-    Attributes:
-      env_state: states of the raw environments.
-      timestep: what the agents see now: after a reset where an episode just ended.
-      memory: recurrent memory before this time step, pytree of `[B, N, H]`.
+    Attributes (beside those of every `ActingState`):
       reset: `[B]` bool, this time step is the first of an episode.
-      totals: sums over the running episodes.
     """
 
-    env_state: EnvState
-    timestep: TimeStep
-    memory: Any
     reset: jax.Array
-    totals: EpisodeTotals
 
 
 @struct.dataclass

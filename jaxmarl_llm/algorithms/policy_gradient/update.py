@@ -1,6 +1,7 @@
 """Learning: epochs of minibatches over one rollout."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.categorical import at_action, categorical_entropy, categorical_log_prob, masked_logits
+from jaxmarl_llm.algorithms.learner import agent_gradient_metrics
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import mean_weights, standardize
 from jaxmarl_llm.algorithms.policy_gradient.state import Samples
@@ -24,18 +26,20 @@ class Minibatch:
     """What one gradient step reads; leading axes `[T, B]` or `[1, rows]`.
 
     Attributes:
-      samples: the rows; advantages are standardised where the learner says so.
+      samples: the rows.
+      advantage: `[..., N]` float32, of the samples, standardised where the learner says so.
       acting_weight: `[..., N]` float32; a sum with these weights is the sum over policies of means over acting agents.
       alive_weight: `[..., N]` float32, likewise over agents alive.
       memory: recurrent memory before the first step, pytree of `[B, N, H]`.
-      agent_index: `[N]` int32, which agents of the team these are.
+      agent_index: `[N]` int32, which agents of the team these are; `None` for all.
     """
 
     samples: Samples
+    advantage: jax.Array
     acting_weight: jax.Array
     alive_weight: jax.Array
     memory: Any
-    agent_index: jax.Array
+    agent_index: jax.Array | None
 
 
 @struct.dataclass
@@ -74,7 +78,7 @@ def surrogate_loss(learner, params, batch: Minibatch, coefficients: Coefficients
     log_prob = categorical_log_prob(logits, trajectory.action)
     entropy = categorical_entropy(logits)
 
-    advantage = samples.advantage if samples.factor is None else samples.advantage * samples.factor
+    advantage = batch.advantage if samples.factor is None else batch.advantage * samples.factor
     policy_loss = clipped_surrogate_loss(
         log_prob, trajectory.log_prob, advantage, clip_low=learner.clip_low, clip_high=learner.clip_high
     )
@@ -140,22 +144,15 @@ def run_epochs(
     recurrent = learner.network_module.recurrent
     if not recurrent:
         samples = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), samples)
-    if agent_index is None:
-        agent_index = jnp.arange(learner.network_module.num_agents)
     optimizer = learner.make_optimizer()
     unflatten = unflattener(params)
 
     def minibatch_step(carry, minibatch):
         params, optimizer_state = carry
-        columns, drawn = minibatch
-        drawn = dict(drawn)
+        columns, weighed = minibatch
         part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), samples)
-        batch = Minibatch(
-            samples=dataclasses.replace(part, advantage=drawn.pop("advantage")),
-            memory=jax.tree.map(lambda leaf: leaf[columns], memory),
-            agent_index=agent_index,
-            **drawn,
-        )
+        of_columns = jax.tree.map(lambda leaf: leaf[columns], memory)
+        batch = Minibatch(samples=part, memory=of_columns, agent_index=agent_index, **weighed)
 
         def loss(params):
             return surrogate_loss(learner, params, batch, coefficients)
@@ -171,10 +168,10 @@ def run_epochs(
     draw = jax.vmap(lambda key: minibatch_columns(learner, key, num_envs, 1 if recurrent else num_steps))
     columns = draw(jax.random.split(key, learner.num_epochs))
     columns = columns.reshape(-1, columns.shape[-1])
+    # What depends on a whole minibatch, for all M of all epochs at once: `[M, T, columns, N]` (T is 1 for rows).
+    weighed = _weigh(learner, samples, lambda leaf: jnp.moveaxis(jnp.take(leaf, columns, axis=1), 1, 0))
     carry = flatten(params), optimizer_state
-    (params, optimizer_state), metrics = jax.lax.scan(
-        minibatch_step, carry, (columns, _draw(learner, samples, columns))
-    )
+    (params, optimizer_state), metrics = jax.lax.scan(minibatch_step, carry, (columns, weighed))
     return unflatten(params), optimizer_state, mesh.sum_over_devices(jax.tree.map(jnp.mean, metrics))
 
 
@@ -204,9 +201,8 @@ def minibatch_columns(learner, key: jax.Array, num_envs: int, columns_per_env: i
     """
     num_groups = learner.env_groups // mesh.num_devices()
     group_envs = num_envs // num_groups
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, mesh.global_index(num_groups))
     # One sort of random numbers; `jax.random.permutation` sorts several times, which shows at small batches.
-    bits = jax.vmap(lambda key: jax.random.bits(key, (columns_per_env * group_envs,)))(keys)
+    bits = jax.vmap(lambda key: jax.random.bits(key, (columns_per_env * group_envs,)))(mesh.local_keys(key, num_groups))
     step, env = jnp.divmod(jnp.argsort(bits), group_envs)
     columns = step * num_envs + env + group_envs * jnp.arange(num_groups)[:, None]
     columns = columns.reshape(num_groups, learner.num_minibatches, -1)
@@ -215,28 +211,54 @@ def minibatch_columns(learner, key: jax.Array, num_envs: int, columns_per_env: i
 
 def whole_batch(learner, samples: Samples, memory: Any, agent_index: jax.Array | None = None) -> Minibatch:
     """A rollout as one minibatch."""
-    if agent_index is None:
-        agent_index = jnp.arange(learner.network_module.num_agents)
-    trajectory = samples.trajectory
-    weighed = _weigh(learner, *(leaf[None] for leaf in (samples.advantage, trajectory.acting, trajectory.alive)))
-    weighed = jax.tree.map(lambda leaf: leaf[0], weighed)
-    return Minibatch(
-        samples=dataclasses.replace(samples, advantage=weighed.pop("advantage")),
-        memory=memory,
-        agent_index=agent_index,
-        **weighed,
-    )
+    weighed = jax.tree.map(lambda leaf: leaf[0], _weigh(learner, samples, lambda leaf: leaf[None]))
+    return Minibatch(samples=samples, memory=memory, agent_index=agent_index, **weighed)
 
 
-def _draw(learner, samples: Samples, columns: jax.Array) -> dict[str, jax.Array]:
-    """What depends on a whole minibatch, for all M of an epoch at once: `[M, T, columns, N]` (T is 1 for rows)."""
-    of_minibatch = (samples.advantage, samples.trajectory.acting, samples.trajectory.alive)
-    return _weigh(learner, *(jnp.moveaxis(jnp.take(leaf, columns, axis=1), 1, 0) for leaf in of_minibatch))
-
-
-def _weigh(learner, advantage, acting, alive) -> dict[str, jax.Array]:
+def _weigh(learner, samples: Samples, draw: Callable) -> dict[str, jax.Array]:
+    """Advantages and weights of `Minibatch`, `[M, ...]`, of the M minibatches that `draw` makes of an array."""
     table = learner.network_module.policy_of_agent
+    advantage, acting, alive = map(draw, (samples.advantage, samples.trajectory.acting, samples.trajectory.alive))
     acting_weight, alive_weight = mean_weights(table, jnp.concatenate([acting, alive])).reshape(2, *acting.shape)
     if learner.normalize_advantage:
         advantage = standardize(table, advantage, acting_weight)
     return {"advantage": advantage, "acting_weight": acting_weight, "alive_weight": alive_weight}
+
+
+def agent_gradients(
+    learner, params: Any, memory: Any, samples: Samples, coefficients: Coefficients
+) -> dict[str, jax.Array]:
+    """Statistics of the agents' gradients on a small part of a rollout, before it is learned from.
+
+    An agent's gradient is that of its own terms of the loss with respect to its own policy's parameters.
+
+    Args:
+      learner: the configuration; about `role_gradient_rows` rows are read.
+      params, memory: of the rollout.
+      samples: leading axes `[T, B]`.
+      coefficients: of this update.
+
+    Returns:
+      Metrics, see `agent_gradient_metrics`; none where no rows are to be read.
+    """
+    if not learner.role_gradient_rows:
+        return {}
+    num_steps, num_envs = samples.advantage.shape[:2]
+    rows = math.ceil(learner.role_gradient_rows / mesh.num_devices())
+    if learner.network_module.recurrent:
+        # Memory is known at the start only: whole sequences of a few environments.
+        few = slice(max(1, rows // num_steps))
+        samples = jax.tree.map(lambda leaf: leaf[:, few], samples)
+        memory = jax.tree.map(lambda leaf: leaf[few], memory)
+    else:
+        stride = math.ceil(num_steps * num_envs / max(rows, num_envs))
+        samples = jax.tree.map(lambda leaf: leaf[::stride], samples)
+    batch = whole_batch(learner, samples, memory)
+
+    def gradient(agent):
+        own = agent[None, None]
+        weights = {"acting_weight": batch.acting_weight * own, "alive_weight": batch.alive_weight * own}
+        part = dataclasses.replace(batch, **weights)
+        return jax.grad(lambda params: surrogate_loss(learner, params, part, coefficients)[0])(params)
+
+    return agent_gradient_metrics(gradient, learner.network_module.num_agents)

@@ -1,16 +1,18 @@
 """Acting: T steps of B environments with epsilon-greedy policies."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.categorical import categorical_from_uniform, categorical_mode, masked_logits
-from jaxmarl_llm.algorithms.episodes import StepRecord, add_step, init_totals, shaped_reward
-from jaxmarl_llm.algorithms.value.state import ActingState, Sequences
-from jaxmarl_llm.envs.base import Environment, TimeStep
+from jaxmarl_llm.algorithms.rollout import ActingState, draw_uniform, step_keys, team_input
+from jaxmarl_llm.algorithms.value.state import Sequences
+from jaxmarl_llm.envs.base import TimeStep
 from jaxmarl_llm.envs.batching import cond_if_any
+from jaxmarl_llm.envs.episodes import StepRecord, add_step, shaped_reward
 from jaxmarl_llm.networks.q_network import QNetwork
 from jaxmarl_llm.networks.team import TeamNetwork
 from jaxmarl_llm.networks.team_input import TeamInput
@@ -53,75 +55,43 @@ def choose(
     Returns:
       `(action [..., N] int32, memory)`.
     """
-    memory = dict(memory)
-    observation = timestep.observation
+    memory, inputs = dict(memory), team_input(timestep)
     if "last_action" in memory:
-        observation = (observation, memory.pop("last_action"))
-    inputs = TeamInput(
-        observation=observation,
-        global_state=None,
-        reset=jnp.zeros_like(timestep.terminated),
-        active=timestep.active & ~timestep.terminated,
-    )
-    memory, q, _ = network.apply(params, memory, jax.tree.map(lambda leaf: leaf[None], inputs))
-    action = categorical_mode(masked_logits(q[0], timestep.action_mask))
+        inputs = dataclasses.replace(inputs, observation=(inputs.observation, memory.pop("last_action")))
+    memory, q, _ = network.apply_step(params, memory, inputs)
+    action = categorical_mode(masked_logits(q, timestep.action_mask))
     if uniform is not None:
-        legal = masked_logits(jnp.zeros_like(q[0]), timestep.action_mask)
+        legal = masked_logits(jnp.zeros_like(q), timestep.action_mask)
         action = jnp.where(uniform[0] < epsilon, categorical_from_uniform(uniform[1], legal), action)
     if "last_action" in initial_memory(network, ()):
         memory = {**memory, "last_action": action}
     return action, memory
 
 
-def init_acting(env: Environment, network: TeamNetwork, key: jax.Array, num_envs: int) -> ActingState:
-    """B environments at the start of an episode. The key is consumed."""
-    timestep, env_state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
-    return ActingState(
-        env_state=env_state,
-        timestep=timestep,
-        memory=initial_memory(network, (num_envs,)),
-        totals=init_totals(num_envs, env.num_agents),
-    )
-
-
 def collect(
-    env: Environment,
-    network: TeamNetwork,
-    params: Any,
-    acting: ActingState,
-    key: jax.Array,
-    *,
-    num_steps: int,
-    epsilon: jax.Array | float,
-    shaped_weight: jax.Array | float,
-    with_global_state: bool,
+    learner, params: Any, acting: ActingState, key: jax.Array, *, epsilon, shaped_weight
 ) -> tuple[ActingState, Sequences, StepRecord]:
     """Acts for T steps. Where an episode is over, a step begins the next one and nothing else.
 
     Args:
-      env: the raw environment.
-      network, params: the team's action values.
+      learner: the configuration.
+      params: all parameters.
       acting: where the B environments stand.
       key: consumed.
-      num_steps: T.
       epsilon: `[]` float32, probability of a random legal action.
       shaped_weight: `[]` float32, weight of the shaped reward.
-      with_global_state: store it.
 
     Returns:
       `(acting, sequences, record)`: sequences with leaves `[B, T + 1, ...]`, the record with `[T, B, ...]`.
     """
-    num_envs = acting.timestep.done.shape[0]
-    # Random numbers belong to an environment, whichever device it is on.
-    index_of_env = mesh.global_index(num_envs)
-    keys_of_envs = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    first_memory = acting.memory
+    env, network, num_steps = learner.env, learner.network_module, learner.rollout_length
+    num_envs, first_memory = acting.timestep.done.shape[0], acting.memory
 
     def entry(acting):
         now = acting.timestep
         return {
             "observation": now.observation,
-            "global_state": jax.vmap(env.global_state)(acting.env_state) if with_global_state else None,
+            "global_state": jax.vmap(env.global_state)(acting.env_state) if learner.mixer_module is not None else None,
             "action_mask": now.action_mask,
             "active": now.active & ~now.terminated,
             "reward": now.reward + shaped_weight * shaped_reward(now),
@@ -129,40 +99,37 @@ def collect(
             "done": now.done,
         }
 
-    def new_episode(key, index, ended, timestep, env_state):
-        del timestep, env_state
+    def new_episode(key, index, ended, *moved):
+        del moved
         env_state = env.next_episode(jax.random.fold_in(key, index), ended)
         return env.first_timestep(env_state), env_state
 
-    def same_episode(key, index, ended, timestep, env_state):
+    def same_episode(key, index, ended, *moved):
         del key, index, ended
-        return timestep, env_state
+        return moved
 
     def step(acting: ActingState, random):
-        uniform, key_step, key_reset = random
+        uniform, keys_step, key_reset = random
         over = acting.timestep.done
-        action, memory = choose(network, params, acting.timestep, acting.memory, uniform, epsilon)
-        moved = jax.vmap(env.step)(keys_of_envs(key_step, index_of_env), acting.env_state, action)
+        action, memory = choose(network, params["agents"], acting.timestep, acting.memory, uniform, epsilon)
+        moved = jax.vmap(env.step)(keys_step, acting.env_state, action)
 
         def begin_where_over(index, over, ended, *moved):
             return cond_if_any(over, new_episode, same_episode, key_reset, index, ended, *moved)
 
-        timestep, env_state = jax.vmap(begin_where_over)(index_of_env, over, acting.env_state, *moved)
+        timestep, env_state = jax.vmap(begin_where_over)(mesh.global_index(num_envs), over, acting.env_state, *moved)
         totals, record = add_step(acting.totals, timestep, ~over)
         memory = jax.tree.map(
             lambda leaf, first: jnp.where(over.reshape(-1, *(1,) * (leaf.ndim - 1)), first, leaf),
             memory,
             initial_memory(network, (num_envs,)),
         )
-        following = ActingState(env_state=env_state, timestep=timestep, memory=memory, totals=totals)
-        return following, (entry(acting), action, record)
+        return ActingState(env_state, timestep, memory, totals), (entry(acting), action, record)
 
-    # Random numbers are drawn for all steps at once: the same work inside the loop costs more than a small network.
     key_action, key_step, key_reset = jax.random.split(key, 3)
-    draw = jax.vmap(lambda key: jax.random.uniform(key, (num_steps, 2, env.num_agents)), out_axes=2)
     random = (
-        draw(keys_of_envs(key_action, index_of_env)),
-        jax.random.split(key_step, num_steps),
+        draw_uniform(key_action, num_steps, num_envs, (2, env.num_agents)),
+        step_keys(key_step, num_steps, num_envs),
         jax.random.split(key_reset, num_steps),
     )
     acting, (entries, action, record) = jax.lax.scan(step, acting, random)

@@ -1,5 +1,6 @@
 """The value learner: IQL, VDN, QMIX and weighted QMIX are settings of it."""
 
+import functools
 import math
 from typing import Any
 
@@ -7,15 +8,16 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
-from jaxmarl_llm.algorithms.episodes import episode_metrics
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.learner import Learner
+from jaxmarl_llm.algorithms.rollout import begin_episodes, example_of
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.algorithms.value import acting as actings
 from jaxmarl_llm.algorithms.value import update as updates
 from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay, sample_replay, set_priority, take_sequences
-from jaxmarl_llm.algorithms.value.state import ActingState, Replay, RolloutState, ValueState
+from jaxmarl_llm.algorithms.value.state import Replay, RolloutState, ValueState
 from jaxmarl_llm.envs.base import TimeStep
+from jaxmarl_llm.envs.episodes import episode_metrics
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
 
 
@@ -75,14 +77,12 @@ class ValueLearner(Learner):
         return max(1, round(self.replay_size / self.steps_per_update))
 
     def init(self, key: jax.Array) -> ValueState:
-        """Everything that training changes, at the start. The key is consumed."""
         key_params, key_acting, key = jax.random.split(key, 3)
-        network = self.network_module
-        acting = actings.init_acting(self.env, network, key_acting, self.num_envs)
-        first = jax.tree.map(lambda leaf: leaf[0], (acting.timestep.observation, acting.env_state))
-        params = self._init_params(key_params, first[0], self.env.global_state(first[1]))
-        sequences = jax.eval_shape(self._collect, params, acting, key, 0.0, 0.0)[1]
-        optimizer = updates.make_optimizer(self)
+        acting = begin_episodes(self.env, self.initial_memory((self.num_envs,)), key_acting, self.num_envs)
+        params = self._init_params(key_params, *example_of(self.env, acting))
+        collect = functools.partial(actings.collect, self, epsilon=0.0, shaped_weight=0.0)
+        sequences = jax.eval_shape(collect, params, acting, key)[1]
+        optimizer = self.make_optimizer()
         state = ValueState(
             params=params,
             target_params=params,
@@ -111,33 +111,12 @@ class ValueLearner(Learner):
                 params[name] = jax.tree.map(lambda leaf: leaf[None], one)
         return params
 
-    def _collect(self, params, acting: ActingState, key, epsilon, shaped_weight):
-        return actings.collect(
-            self.env,
-            self.network_module,
-            params["agents"],
-            acting,
-            key,
-            num_steps=self.rollout_length,
-            epsilon=epsilon,
-            shaped_weight=shaped_weight,
-            with_global_state=self.mixer_module is not None,
-        )
-
     def update(self, state: ValueState) -> tuple[ValueState, dict[str, jax.Array]]:
-        """One rollout into the replay and the learning from it: pure, to be jitted, the state may be donated.
-
-        Args:
-          state: from `init` or an earlier `update`.
-
-        Returns:
-          The next state, and metrics: float32 scalars, and `[N]` arrays under names that begin with `agent_`.
-        """
         key_collect, key_learn, key = jax.random.split(state.key, 3)
         steps_done, rate, shaped_weight = self.progress(state.update)
         epsilon = anneal(self.epsilon, self.epsilon_final, steps_done / jnp.maximum(self.epsilon_steps, 1.0))
-        acting, sequences, record = self._collect(
-            state.params, state.rollout.acting, key_collect, epsilon, shaped_weight
+        acting, sequences, record = actings.collect(
+            self, state.params, state.rollout.acting, key_collect, epsilon=epsilon, shaped_weight=shaped_weight
         )
         replay = add_to_replay(state.rollout.replay, sequences, state.update)
         # All batches are read at once: a loop that held the replay would make the compiler copy it.
@@ -188,7 +167,6 @@ class ValueLearner(Learner):
         return index, (time_major.replace(memory=memory), weight)
 
     def initial_memory(self, batch_shape: tuple[int, ...] = ()) -> Any:
-        """Memory at the start of an episode for `act`: a dict of `batch_shape + (N, ...)`, empty if feed-forward."""
         return actings.initial_memory(self.network_module, batch_shape)
 
     def act(

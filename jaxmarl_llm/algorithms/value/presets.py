@@ -2,13 +2,6 @@
 
 from typing import Any
 
-from jaxmarl_llm.algorithms.settings import (
-    check_choices,
-    check_counts,
-    check_numbers,
-    split_settings,
-    takes_settings_of,
-)
 from jaxmarl_llm.algorithms.value.learner import ValueLearner
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError
@@ -17,6 +10,7 @@ from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
 from jaxmarl_llm.networks.q_network import build_q_network
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.networks.team import TeamNetwork
+from jaxmarl_llm.settings import check_choices, check_counts, check_numbers, split_settings, takes_settings_of
 
 MIXERS = ("none", "sum", "monotonic", "weighted")
 WEIGHTINGS = ("optimistic", "central")
@@ -84,17 +78,11 @@ def value_learner(
     Raises:
       UserError: a setting that cannot work, with what to do.
     """
-    check_choices({"mixer": (mixer, MIXERS)})
     for name, width in {"embed_dim": embed_dim, "hypernet_size": hypernet_size}.items():
         if width < 1:
             raise UserError(f"{name} must be at least 1, got {width}")
     network, settings = split_settings(settings, *_BUILDERS, without=_NOT_SETTINGS)
-    module = build_q_network(
-        env.observation_space,
-        env.action_space.n,
-        env.num_agents,
-        **network,
-    )
+    module = build_q_network(env.observation_space, env.action_space.n, env.num_agents, **network)
     monotonic = mixer in ("monotonic", "weighted")
     central = JointActionValue(env.action_space.n, tuple(central_hidden_sizes))
     learner = ValueLearner(
@@ -106,7 +94,7 @@ def value_learner(
         **settings,
     )
     learner.check()
-    check_choices({"weighting": (learner.weighting, WEIGHTINGS)})
+    check_choices(learner, mixer=MIXERS, weighting=WEIGHTINGS)
     check_counts(learner, "gradient_steps", "batch_size", "replay_size", "target_update_interval")
     check_numbers(learner, "epsilon", "epsilon_final", "td_lambda", "target_update_rate", "weight_floor")
     return learner

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.value.state import Replay
 
 # Keeps a sequence that is learned perfectly from never being drawn again.
@@ -57,7 +57,7 @@ def sample_replay(
       priority: `[B, C]` float32, of the environments on this device; 0 for what is never drawn. Each group of
         environments needs a positive one.
       count: K, how many over all devices, with replacement, `K / num_groups` from each group.
-      num_groups: groups of environments, over all devices; see `algorithms.mesh`.
+      num_groups: groups of environments, over all devices; see `jaxmarl_llm.mesh`.
       exponent: 0 draws uniformly from all stored sequences of a group.
       weight_exponent: 1 corrects wholly for drawing some too often, 0 not at all.
 
@@ -81,8 +81,7 @@ def sample_replay(
         mean = cumulative[-1] / jnp.sum(priority > 0)
         return index, (mean / jnp.maximum(mass[index], jnp.finfo(mass.dtype).tiny)) ** weight_exponent
 
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, mesh.global_index(local_groups))
-    index, weight = jax.vmap(draw)(keys, in_group)
+    index, weight = jax.vmap(draw)(mesh.local_keys(key, local_groups), in_group)
     index = index + in_group.shape[1] * jnp.arange(local_groups)[:, None]
     return index.reshape(-1).astype(jnp.int32), weight.reshape(-1)
 

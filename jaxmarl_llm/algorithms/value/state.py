@@ -5,8 +5,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from jaxmarl_llm.algorithms.episodes import EpisodeTotals
-from jaxmarl_llm.envs.base import EnvState, TimeStep
+from jaxmarl_llm.algorithms.rollout import ActingState
 
 
 @struct.dataclass
@@ -56,28 +55,11 @@ class Replay:
 
 
 @struct.dataclass
-class ActingState:
-    """Where the B environments stand; every array has a leading axis B.
-
-    Attributes:
-      env_state: states of the raw environments.
-      timestep: what the agents see now; the one that ended an episode if it is `done`.
-      memory: memory before this time step, pytree of `[B, N, ...]`.
-      totals: sums over the running episodes.
-    """
-
-    env_state: EnvState
-    timestep: TimeStep
-    memory: Any
-    totals: EpisodeTotals
-
-
-@struct.dataclass
 class RolloutState:
     """The environments and what they have brought; every array has a leading axis B.
 
     Attributes:
-      acting: where the environments stand.
+      acting: where the environments stand; its time step is the one that ended an episode if it is `done`.
       replay: what they have brought.
     """
 

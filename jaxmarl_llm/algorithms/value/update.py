@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.categorical import at_action, categorical_mode, masked_logits
-from jaxmarl_llm.algorithms.diagnostics import agent_gradient_metrics
+from jaxmarl_llm.algorithms.learner import agent_gradient_metrics
 from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.algorithms.mixing import vdn_mix
 from jaxmarl_llm.algorithms.returns import td_lambda
@@ -157,12 +157,6 @@ def _monotonic_weight(learner, params, q, chosen, target, sequences, counts, sta
     return jax.lax.stop_gradient(jnp.where(full, 1.0, learner.weight_floor))
 
 
-def make_optimizer(learner) -> optax.GradientTransformation:
-    """The learner's optimiser on one flat vector."""
-    # A few operations, where a dozen small arrays would take a dozen times as many.
-    return optax.flatten(learner.make_optimizer())
-
-
 def learn(
     learner, networks: tuple[Any, Any, Any], batches: tuple[Sequences, jax.Array], update: jax.Array, rate
 ) -> tuple[tuple[Any, Any, Any], jax.Array, dict]:
@@ -179,7 +173,7 @@ def learn(
     Returns:
       `(networks, size, metrics)`: mean absolute error of each sequence `[G, K]`, and metrics averaged over the steps.
     """
-    optimizer = make_optimizer(learner)
+    optimizer = learner.make_optimizer()
 
     def gradient_step(networks, inputs):
         params, target_params, optimizer_state = networks
@@ -227,7 +221,7 @@ def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequen
       batch: `[T + 1, K, ...]` (memory `[K, ...]`), and weights `[K]`.
 
     Returns:
-      Metrics, see `diagnostics.agent_gradient_metrics`; none where no rows are to be read.
+      Metrics, see `agent_gradient_metrics`; none where no rows are to be read.
     """
     if not learner.role_gradient_rows:
         return {}
@@ -244,8 +238,7 @@ def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequen
             return loss, sums["count"]
 
         gradient, count = jax.grad(loss, has_aux=True)(params["agents"])
-        # Other policies' gradients are zero.
-        flat = jnp.concatenate([jnp.sum(leaf, axis=0).ravel() for leaf in jax.tree.leaves(gradient)])
-        return flat / jnp.maximum(mesh.sum_over_devices(count), 1.0)
+        count = jnp.maximum(mesh.sum_over_devices(count), 1.0)
+        return jax.tree.map(lambda leaf: leaf / count, gradient)
 
-    return agent_gradient_metrics(jax.vmap(gradient)(jnp.eye(learner.env.num_agents, dtype=bool)))
+    return agent_gradient_metrics(gradient, learner.env.num_agents)

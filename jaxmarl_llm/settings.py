@@ -52,11 +52,11 @@ def _keywords(function: Callable) -> list[inspect.Parameter]:
     return [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-def check_choices(choices: dict[str, tuple[str, Iterable[str]]]) -> None:
-    """Raises `UserError` unless each name's `(choice, known choices)` holds."""
-    for name, (choice, known) in choices.items():
-        if choice not in known:
-            raise unknown_name(name, choice, known)
+def check_choices(learner: Any, **choices: Iterable[str]) -> None:
+    """Raises `UserError` where an attribute of the learner is none of the choices given under its name."""
+    for name, known in choices.items():
+        if getattr(learner, name) not in known:
+            raise unknown_name(name, getattr(learner, name), known)
 
 
 def check_counts(learner: Any, *names: str, at_least: int = 1) -> None:

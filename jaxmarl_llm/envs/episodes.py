@@ -1,10 +1,10 @@
-"""Statistics of episodes and the weight of shaped rewards: what every learner reports alike."""
+"""Statistics of the episodes of B environments that step together, on one device or several."""
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm.algorithms import mesh
+from jaxmarl_llm import mesh
 from jaxmarl_llm.envs.base import TimeStep
 
 
@@ -103,10 +103,3 @@ def shaped_reward(timestep: TimeStep) -> jax.Array:
     if isinstance(timestep.info, dict) and "shaped_reward" in timestep.info:
         return timestep.info["shaped_reward"]
     return jnp.zeros_like(timestep.reward)
-
-
-def shaped_reward_weight(coefficient, horizon, steps_done) -> jax.Array:
-    """Weight of the shaped reward: `coefficient` at first, 0 after `horizon` environment steps (0: it stays)."""
-    horizon = jnp.asarray(horizon, jnp.float32)
-    share_left = jnp.clip(1.0 - steps_done / jnp.maximum(horizon, 1.0), 0.0, 1.0)
-    return coefficient * jnp.where(horizon > 0, share_left, 1.0)

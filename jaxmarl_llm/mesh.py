@@ -37,6 +37,11 @@ def global_index(num_local: int) -> jax.Array:
     return index + jax.lax.axis_index(ENV_AXIS) * num_local if is_split() else index
 
 
+def local_keys(key: jax.Array, num_local: int) -> jax.Array:
+    """`[num_local]` keys, one for each of this device's environments or groups, the same on whichever device it is."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, global_index(num_local))
+
+
 def num_devices() -> int:
     """How many devices share the environments."""
     return jax.lax.axis_size(ENV_AXIS) if is_split() else 1
