@@ -1,7 +1,11 @@
 """Sizes and variants of the decoder, and the presets that are trained from scratch."""
 
 import dataclasses
+from typing import Any
 
+import numpy as np
+
+from jaxmarl_llm.arguments import check_kind, check_number, check_whole
 from jaxmarl_llm.errors import UserError, unknown_name
 
 DTYPES = ("float32", "bfloat16")
@@ -34,7 +38,7 @@ class DecoderConfig:
       value_head: a value for each token beside the logits.
       max_length: most tokens of a sequence, prompt and completion.
       dtype: of the computation, `"float32"` or `"bfloat16"`; norms, softmax, logits and values are float32 always.
-      param_dtype: of the parameters, likewise.
+      param_dtype: of the parameters, likewise. `jnp.float32` and the like become their names.
 
     Raises:
       UserError: sizes that do not fit together, or an unknown dtype.
@@ -58,25 +62,27 @@ class DecoderConfig:
     param_dtype: str = "float32"
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int:
+                check_whole(field.name, value, at_least=0 if field.name == "head_dim" else 1)
+            elif field.type is bool:
+                check_kind(field.name, value, bool)
+            elif field.type is float:
+                check_number(field.name, value, above=True)
+                object.__setattr__(self, field.name, float(value))
+            else:
+                object.__setattr__(self, field.name, _dtype_name(field.name, value))
         if not self.head_dim:
-            if self.num_heads < 1 or self.hidden_size % self.num_heads:
+            if self.hidden_size % self.num_heads:
                 raise UserError(
                     f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}: set head_dim"
                 )
             object.__setattr__(self, "head_dim", self.hidden_size // self.num_heads)
-        for field in dataclasses.fields(self):
-            if field.type is int and getattr(self, field.name) < 1:
-                raise UserError(f"{field.name} must be at least 1, got {getattr(self, field.name)}")
-        for name in ("rope_base", "norm_epsilon"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise UserError(f"num_kv_heads {self.num_kv_heads} must divide num_heads {self.num_heads}")
         if self.head_dim % 2:
             raise UserError(f"head_dim must be even for rotary positions, got {self.head_dim}")
-        for name in ("dtype", "param_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise unknown_name(name, getattr(self, name), DTYPES)
 
     @property
     def num_parameters(self) -> int:
@@ -102,6 +108,7 @@ def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> 
     Raises:
       UserError: unknown preset or field, or sizes that do not fit together.
     """
+    check_kind("the decoder size", preset, str)
     if preset not in PRESETS:
         raise unknown_name("decoder size", preset, PRESETS)
     names = [field.name for field in dataclasses.fields(DecoderConfig)]
@@ -109,3 +116,14 @@ def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> 
         if name not in names:
             raise unknown_name("decoder setting", name, names)
     return DecoderConfig(**{**PRESETS[preset], "vocab_size": vocab_size, "max_length": max_length, **changes})
+
+
+def _dtype_name(what: str, dtype: Any) -> str:
+    """The name of a dtype that the decoder computes in; `jnp.float32` and the like have one too."""
+    try:
+        name = dtype if isinstance(dtype, str | None) else np.dtype(dtype).name
+    except TypeError:
+        name = dtype
+    if name not in DTYPES:
+        raise unknown_name(what, str(name), DTYPES)
+    return name

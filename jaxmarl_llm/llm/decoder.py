@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.layers import Linear, RMSNorm, grouped_attention, rotary_angles, rotate
 
@@ -44,7 +45,12 @@ def init_cache(config: DecoderConfig, batch: int, length: int, dtype: str | None
       batch: B.
       length: S, number of slots.
       dtype: of keys and values; the configuration's by default.
+
+    Raises:
+      ValueError: no sequence, or no slot.
     """
+    check_whole("batch", batch, at_least=1)
+    check_whole("length", length, at_least=1)
     shape = (batch, config.num_kv_heads, length, config.head_dim)
     empty = (jnp.zeros(shape, dtype or config.dtype),) * config.num_layers
     return Cache(empty, empty, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))
@@ -91,7 +97,11 @@ class Decoder(nn.Module):
           cache: of the tokens before these; it has L free slots.
 
         Returns:
-          `(logits [B, L, V] float32, value [B, L] float32 or None, cache)`. What stands at padding means nothing.
+          `(logits [B, L, V] float32, value [B, L] float32 or None, cache)`. What stands at padding means nothing. With
+          a cache that turns out to be full inside jit, logits and values are nan.
+
+        Raises:
+          ValueError: no `[B, L]` integers, more tokens than `max_length`, or a cache that is known to be full.
         """
         hidden, cache = self.hidden(tokens, position, valid, cache)
         return self.logits(hidden), self.value(hidden), cache
@@ -105,13 +115,25 @@ class Decoder(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """The normed vectors `[B, L, E]` that `logits` and `value` read, and the cache; arguments as for a call."""
         config = self.config
+        tokens = as_array("tokens", tokens, jnp.integer)
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens must have shape [B, L], got {tokens.shape}")
         batch, length = tokens.shape
+        if length > config.max_length:
+            raise ValueError(f"{length} tokens exceed max_length {config.max_length} of the decoder")
         if position is None:
             position = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
         if valid is None:
             valid = jnp.ones((batch, length), bool)
         start = 0 if cache is None else cache.length
+        is_full = None
         if cache is not None:
+            slots, filled = cache.valid.shape[1], concrete(cache.length)
+            if length + (0 if filled is None else filled) > slots:
+                raise ValueError(
+                    f"a cache of {slots} slots has no room for {length} more tokens: make it longer by grow"
+                )
+            is_full = start + length > slots if filled is None else None
             valid = jax.lax.dynamic_update_slice_in_dim(cache.valid, valid, start, axis=1)
         earlier = jnp.arange(valid.shape[1])[None] <= start + jnp.arange(length)[:, None]
         mask = valid[:, None] & earlier[None]
@@ -125,7 +147,10 @@ class Decoder(nn.Module):
             values.append(layer_values)
         if cache is not None:
             cache = Cache(tuple(keys), tuple(values), valid, cache.length + length)
-        return self.norm(x), cache
+        hidden = self.norm(x)
+        # How many slots are filled is not known before compilation; what is written past the end would hide the tokens
+        # there without a trace.
+        return hidden if is_full is None else jnp.where(is_full, jnp.nan, hidden), cache
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`[..., E]` to `[..., V]` float32."""

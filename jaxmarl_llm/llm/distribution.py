@@ -2,6 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.arguments import check_number, check_whole
 
 _LOWEST = float(jnp.finfo(jnp.float32).min)
 
@@ -13,13 +16,21 @@ def token_log_probs(
 
     Args:
       logits: `[..., V]` float32.
-      temperature: `[]` float, may be traced; at 0 the likeliest token, the first at a tie, has all the probability.
+      temperature: `[]` float, may be traced; at 0 the likeliest token, the first at a tie, has all the probability
+        (and below 0 too, where it is traced).
       top_k: only the k likeliest tokens (all that tie with the last of them) are possible; 0 for no limit.
       allowed: `[..., V]` bool, same rank, tokens that are possible; where none is, all are. They go before `top_k`.
 
     Returns:
       `[..., V]` float32; the lowest finite number for an impossible token.
+
+    Raises:
+      ValueError: a temperature or a `top_k` below 0, or no number.
     """
+    if np.shape(temperature):
+        raise ValueError(f"temperature must be one number for all rows, got shape {np.shape(temperature)}")
+    check_number("temperature", temperature)
+    check_whole("top_k", top_k, at_least=0)
     if allowed is not None:
         allowed = allowed | ~jnp.any(allowed, axis=-1, keepdims=True)
         logits = jnp.where(allowed, logits, _LOWEST)
@@ -63,10 +74,11 @@ def draw_token(uniform: jax.Array, log_probs: jax.Array) -> jax.Array:
     return first_token(cumulative > uniform[..., None] * total)
 
 
-def at_token(values: jax.Array, token: jax.Array) -> jax.Array:
-    """The entry of `values` `[..., V]` at `token` `[...]` int32."""
+def at_token(log_probs: jax.Array, token: jax.Array) -> jax.Array:
+    """The entry of `log_probs` `[..., V]` at `token` `[...]` int32; outside the vocabulary, that of the impossible."""
     # A sum over one entry instead of a gather, whose gradient would be a scatter.
-    return jnp.sum(jnp.where(_token_index(values) == token[..., None], values, 0.0), axis=-1)
+    entry = jnp.sum(jnp.where(_token_index(log_probs) == token[..., None], log_probs, 0.0), axis=-1)
+    return jnp.where((token >= 0) & (token < log_probs.shape[-1]), entry, _LOWEST)
 
 
 def entropy(log_probs: jax.Array) -> jax.Array:

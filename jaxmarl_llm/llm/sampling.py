@@ -5,11 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
+from jaxmarl_llm.arguments import as_array, check_whole, elements
 from jaxmarl_llm.llm.decoder import Decoder, init_cache
 from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
-from jaxmarl_llm.llm.layout import allowed_by_step, check_prompt, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt, last_of_prompt, prompt_slots
 
 # The attention of a step over 33 slots takes 1.4 times as long as over 32 on a CPU, whose vectors hold 8 or 16 numbers.
 _SLOTS_MULTIPLE = 8
@@ -57,7 +59,7 @@ def generate(
       module: the decoder.
       params: its parameters.
       prompt: `[B, L]` int32, padded on the right with any tokens.
-      prompt_length: `[B]` int32, tokens of each prompt, 1 to L.
+      prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       key: of the whole batch, the same on every device.
       max_new_tokens: M.
       temperature: divides the logits; 0 for the likeliest token. May be traced.
@@ -75,16 +77,21 @@ def generate(
 
     Raises:
       ValueError: shapes that do not fit, no new tokens, more tokens than the decoder's `max_length`, or a token outside
-        the vocabulary.
+        the vocabulary. Lengths, tokens and settings are judged where they are not traced.
     """
     config = module.config
-    check_prompt(config, prompt, prompt_length, max_new_tokens)
+    check_whole("max_new_tokens", max_new_tokens, at_least=1)
+    prompt, prompt_length = checked_prompt(config, prompt, prompt_length, max_new_tokens)
+    stop_tokens = elements("stop_tokens", stop_tokens, int, np.integer)
+    check_whole("pad_token", pad_token, at_least=-1)
     for token in (*stop_tokens, pad_token):
         if not 0 <= token < config.vocab_size:
             raise ValueError(f"token {token} is outside the vocabulary of {config.vocab_size}")
     batch, length = prompt.shape
     allowed = allowed_by_step(allowed, batch, max_new_tokens, config.vocab_size)
-    row = jnp.arange(batch) if row is None else row
+    row = jnp.arange(batch) if row is None else as_array("row", row, jnp.integer)
+    if row.shape != (batch,):
+        raise ValueError(f"row must have shape [B] = {(batch,)}, got {row.shape}")
     uniform = jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number), (max_new_tokens,)))(row)
 
     def decoder():

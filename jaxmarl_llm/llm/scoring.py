@@ -4,11 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
+from jaxmarl_llm.arguments import as_array
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.distribution import at_token, entropy, token_log_probs
-from jaxmarl_llm.llm.layout import allowed_by_step, check_prompt, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.layout import allowed_by_step, check_tokens, checked_prompt, last_of_prompt, prompt_slots
 
 
 @struct.dataclass
@@ -42,28 +44,38 @@ def score(
 
     With the settings of the `generate` that drew them the log-probabilities are the same up to rounding. A token that
     has become impossible since (outside the `top_k` after an update, say) has the lowest finite log-probability, so its
-    ratio to the old one is 0.
+    ratio to the old one is 0; so has a traced token outside the vocabulary.
 
     Args:
       module: the decoder.
       params: its parameters.
       prompt: `[B, L]` int32, padded on the right with any tokens.
-      prompt_length: `[B]` int32, tokens of each prompt, 1 to L.
+      prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       completion: `[B, M]` int32.
       completion_mask: `[B, M]` bool, a prefix of each row.
       temperature, top_k, allowed: as in `generate`.
 
     Raises:
-      ValueError: shapes that do not fit, or more tokens than the decoder's `max_length`.
+      ValueError: shapes that do not fit, more tokens than the decoder's `max_length`, or, where they are not traced,
+        lengths or tokens out of range.
     """
     config = module.config
-    if completion.ndim != 2 or completion.shape[0] != prompt.shape[0] or completion_mask.shape != completion.shape:
+    given = completion, completion_mask
+    completion = as_array("completion", completion, jnp.integer)
+    completion_mask = as_array("completion_mask", completion_mask, jnp.bool_)
+    if (
+        completion.ndim != 2
+        or completion.shape[:1] != np.shape(prompt)[:1]
+        or completion_mask.shape != completion.shape
+    ):
         raise ValueError(
             "completion and completion_mask must have shape [B, M] with the prompt's B, "
-            f"got {completion.shape} and {completion_mask.shape}, prompt {prompt.shape}"
+            f"got {completion.shape} and {completion_mask.shape}, prompt {np.shape(prompt)}"
         )
-    length, steps = prompt.shape[1], completion.shape[1]
-    check_prompt(config, prompt, prompt_length, steps)
+    steps = completion.shape[1]
+    prompt, prompt_length = checked_prompt(config, prompt, prompt_length, steps)
+    check_tokens("completion", *given, config.vocab_size)
+    length = prompt.shape[1]
     allowed = allowed_by_step(allowed, completion.shape[0], steps, config.vocab_size)
     position, valid = prompt_slots(prompt, prompt_length)
     # The last token is never read.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxmarl_llm.errors import UserError
@@ -46,8 +47,26 @@ def test_number_of_parameters(changes, key):
         ("tiny", {"head_dim": 7}, "head_dim must be even for rotary positions, got 7"),
         ("tiny", {"rope_base": 0.0}, "rope_base must be above 0"),
         ("tiny", {"dtype": "float16"}, "unknown dtype 'float16'"),
+        ("tiny", {"param_dtype": jnp.float16}, "unknown param_dtype 'float16': did you mean bfloat16"),
+        ("tiny", {"dtype": None}, "unknown dtype 'None': choose one of bfloat16, float32"),
+        ("tiny", {"dtype": 3.5}, "unknown dtype '3.5'"),
+        ("tiny", {"hidden_size": "64"}, "hidden_size must be a whole number, got '64'"),
+        ("tiny", {"num_layers": 2.0}, "num_layers must be a whole number, got 2.0"),
+        ("tiny", {"num_heads": True}, "num_heads must be a whole number, got True"),
+        ("tiny", {"head_dim": None}, "head_dim must be a whole number, got None"),
+        ("tiny", {"rope_base": float("inf")}, "rope_base must be above 0, and finite, got inf"),
+        ("tiny", {"norm_epsilon": "1e-5"}, "norm_epsilon must be a number, got '1e-5'"),
+        ("tiny", {"value_head": 1}, "value_head must be True or False, got 1"),
+        (None, {}, "the decoder size must be text, got None"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(preset, changes, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         decoder_config(preset, vocab_size=13, max_length=7, **changes)
+    assert "\n" not in str(error.value)
+
+
+def test_dtypes_may_be_those_of_jax():
+    config = decoder_config("tiny", 13, 7, dtype=jnp.bfloat16, param_dtype=np.dtype("float32"), rope_base=10000)
+    assert config == decoder_config("tiny", 13, 7, dtype="bfloat16")
+    assert isinstance(config.dtype, str) and hash(config) == hash(decoder_config("tiny", 13, 7, dtype="bfloat16"))

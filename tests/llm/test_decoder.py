@@ -132,6 +132,33 @@ def test_cached_equals_uncached(key):
     assert cache.length == L + M
 
 
+def test_a_full_cache_is_refused_or_poisons(key):
+    params = parameters(FULL)
+    tokens = jnp.array([[3, 5], [2, 7]])
+    _, _, cache = run(FULL, params, tokens, None, None, init_cache(FULL, 2, 2))
+    # Inside jit the number of filled slots is not known.
+    logits, value, _ = run(FULL, params, tokens[:, :1], None, None, cache)
+    assert jnp.isnan(logits).all() and jnp.isnan(value).all()
+    logits, *_ = run(FULL, params, tokens[:, :1], None, None, cache.grow(1))
+    assert jnp.isfinite(logits).all()
+
+    def call(tokens, cache=None):
+        Decoder(FULL).apply({"params": params}, tokens, None, None, cache)
+
+    with pytest.raises(ValueError, match="a cache of 2 slots has no room for 1 more tokens"):
+        call(tokens[:, :1], cache)
+    with pytest.raises(ValueError, match="a cache of 2 slots has no room for 3 more tokens"):
+        jax.eval_shape(call, jnp.zeros((2, 3), jnp.int32), init_cache(FULL, 2, 2))
+    with pytest.raises(ValueError, match="24 tokens exceed max_length 23"):
+        call(jnp.zeros((1, 24), jnp.int32))
+    with pytest.raises(ValueError, match="tokens must hold integers, got float32"):
+        call(jnp.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"tokens must have shape \[B, L\], got \(2,\)"):
+        call(jnp.zeros(2, jnp.int32))
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+        init_cache(FULL, 1, 0)
+
+
 def test_padding_and_what_it_holds_change_nothing(key):
     params = parameters(PLAIN)
     tokens, position, valid = sequences(key)

@@ -189,21 +189,72 @@ def test_distribution_at_its_edges():
     ("changes", "message"),
     [
         ({"max_new_tokens": 23}, "prompts of 7 and completions of 23 tokens exceed max_length 29"),
-        ({"max_new_tokens": 0}, "need at least one token, got 7 and 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens must be a whole number, got 2.5"),
         ({"stop_tokens": (V,)}, "token 13 is outside the vocabulary of 13"),
         ({"pad_token": -1}, "token -1 is outside the vocabulary of 13"),
-        ({"allowed": jnp.ones((B, V), bool)}, r"broadcasts to \[B, M, V\] = \(5, 11, 13\), got bool \(5, 13\)"),
-        ({"allowed": jnp.ones(V)}, "allowed must be bool"),
+        ({"allowed": jnp.ones((B, V), bool)}, r"broadcasts to \[B, M, V\] = \(5, 11, 13\), got \(5, 13\)"),
+        ({"allowed": jnp.ones(V)}, "allowed must hold booleans, got float32"),
         ({"prompt_length": LENGTH[:, None]}, "prompt_length"),
         ({"prompt": jnp.ones((B, L))}, "prompt must hold integers"),
+        ({"prompt": [[1, 2], [3]], "prompt_length": [2, 1]}, "prompt must be an array of integers, its rows of one"),
+        ({"prompt": [[1, V]], "prompt_length": [2]}, "token 13 of the prompt is outside the vocabulary of 13"),
+        ({"prompt": jnp.zeros((0, L), jnp.int32), "prompt_length": LENGTH[:0]}, "a batch needs at least one prompt"),
+        ({"prompt_length": LENGTH - 1}, r"prompt_length must lie between 1 and 7, got \[6, 0, 3, 1, 5\]"),
+        ({"prompt_length": LENGTH + 1}, r"prompt_length must lie between 1 and 7, got \[8, 2, 5, 3, 7\]"),
+        ({"temperature": float("nan")}, "temperature must be at least 0, and finite, got nan"),
+        ({"temperature": -0.5}, "temperature must be at least 0, and finite, got -0.5"),
+        ({"temperature": "1"}, "temperature must be a number, got '1'"),
+        ({"temperature": jnp.ones(B)}, r"temperature must be one number for all rows, got shape \(5,\)"),
+        ({"top_k": -1}, "top_k must be at least 0, got -1"),
+        ({"top_k": 1.5}, "top_k must be a whole number, got 1.5"),
+        ({"stop_tokens": 2.0}, "stop_tokens must be a tuple of whole number, got 2.0"),
+        ({"row": jnp.arange(B + 1)}, r"row must have shape \[B\] = \(5,\), got \(6,\)"),
+        ({"row": jnp.ones(B)}, "row must hold integers"),
     ],
 )
 def test_bad_input_is_refused(changes, message, params, prompt, key):
     arguments = {"prompt": prompt, "prompt_length": LENGTH, "max_new_tokens": M, **changes}
+    with pytest.raises(ValueError, match=message) as error:
+        jax.eval_shape(lambda key: generate(DECODER, params, key=key, **arguments), key)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("completion", "mask", "message"),
+    [
+        (
+            jnp.zeros((B - 1, M), jnp.int32),
+            jnp.ones((B - 1, M), bool),
+            "completion and completion_mask must have shape",
+        ),
+        (jnp.zeros((B, M)), jnp.ones((B, M), bool), "completion must hold integers, got float32"),
+        (jnp.zeros((B, M), jnp.int32), jnp.ones((B, M)), "completion_mask must hold booleans, got float32"),
+        (jnp.full((B, M), V), jnp.ones((B, M), bool), "token 13 of the completion is outside the vocabulary of 13"),
+        (jnp.full((B, M), -1), jnp.ones((B, M), bool), "token -1 of the completion is outside the vocabulary of 13"),
+    ],
+)
+def test_completions_that_do_not_fit_are_refused(completion, mask, message, params, prompt):
     with pytest.raises(ValueError, match=message):
-        generate(DECODER, params, key=key, **arguments)
+        score(DECODER, params, prompt, LENGTH, completion, mask)
 
 
-def test_completions_of_another_batch_are_refused(params, prompt):
-    with pytest.raises(ValueError, match="completion and completion_mask must have shape"):
-        score(DECODER, params, prompt, LENGTH, jnp.zeros((B - 1, M), jnp.int32), jnp.ones((B - 1, M), bool))
+def test_traced_tokens_and_lengths_out_of_range(params, prompt):
+    """A token outside the vocabulary is impossible, behind the mask it is nothing; lengths are clipped."""
+    completion = jnp.zeros((B, M), jnp.int32).at[0, 1].set(V).at[1, 0].set(-1).at[2, 3].set(V)
+    mask = jnp.ones((B, M), bool).at[2, 3:].set(False)
+    log_prob = np.asarray(evaluate(params, prompt, LENGTH, completion, mask).log_prob)
+    lowest = np.finfo(np.float32).min
+    assert np.argwhere(log_prob == lowest).tolist() == [[0, 1], [1, 0]] and not log_prob[2, 3:].any()
+    wrong = evaluate(params, prompt, jnp.array([L + 2, -1, 4, 0, 6]), completion, mask)
+    right = evaluate(params, prompt, jnp.array([L, 1, 4, 1, 6]), completion, mask)
+    jax.tree.map(np.testing.assert_array_equal, wrong, right)
+
+
+def test_lists_are_arrays(params, key):
+    prompt, lengths = [[3, 1, 99], [2, 2, 5]], [2, 3]
+    drawn = sample(params, prompt, lengths, key, max_new_tokens=2, stop_tokens=2)
+    arrays = sample(params, jnp.array(prompt), jnp.array(lengths), key, max_new_tokens=2, stop_tokens=(2,))
+    jax.tree.map(np.testing.assert_array_equal, drawn, arrays)
+    closed_over = jax.jit(lambda params, key: generate(DECODER, params, prompt, lengths, key, max_new_tokens=2))
+    assert closed_over(params, key).tokens.shape == (2, 2)
