@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def test_group_sizes():
 def advantages(rewards, workflow, grouping, group_size, asked=None, **settings):
     groups, number = row_groups(workflow, rewards[0].shape[1] // group_size, group_size, grouping)
     asked = [jnp.ones(reward.shape, bool) for reward in rewards] if asked is None else asked
-    return group_advantages(rewards, asked, groups, number, group_size, **settings)
+    found = jax.jit(lambda *rows: group_advantages(*rows, number, group_size, **settings))
+    return found(rewards, asked, groups)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +165,4 @@ def test_votes():
         own_score=right,
     )
     expected = [[0, 0, 0], [0, -1, -1], [1, 0, 0], [0, 0, 1]]
-    np.testing.assert_array_equal(vote_difference(samples)[0], expected)
+    np.testing.assert_array_equal(jax.jit(vote_difference)(samples)[0], expected)

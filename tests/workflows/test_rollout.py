@@ -89,6 +89,7 @@ def test_log_probs_are_those_of_scoring(key):
     assert (generator.mask.any(-1) == generator.asked).all()
 
 
+@pytest.mark.slow
 def test_one_episode(key):
     bound, team = tiny_team("orch_workers", n=2)
     params, problems = begin(bound, team, key, 1)
@@ -98,6 +99,7 @@ def test_one_episode(key):
     assert episodes.calls[1].prompt.shape == (1, 1, 2, bound.prompt_length(bound.workflow.call("worker")))
 
 
+@pytest.mark.slow
 def test_two_devices_play_what_one_plays(key):
     bound, team = tiny_team("voting", n=2)
     params, problems = begin(bound, team, key, 6)

@@ -145,16 +145,14 @@ def test_tiny_models_learn(key, credit):
             state = learner.init(key)
             own = learner.replace(learning_rate=rate)
             problems = jax.vmap(bound.task.sample)(jax.random.split(key, 32))
-            before = learner.evaluate(state.params, key, problems, greedy=False)["accuracy"]
             state, metrics = jax.lax.scan(lambda state, _: own.update(state), state, None, 80)
-            return before, learner.evaluate(state.params, key, problems)["accuracy"], metrics
+            return learner.evaluate(state.params, key, problems)["accuracy"], metrics
 
         return jax.vmap(one)(rates)
 
-    before, after, metrics = jax.tree.map(np.asarray, run(jnp.asarray([0.0, 1e-2]), key))
-    assert after[1] > 0.95 > 0.6 > before.max(), (before, after)
-    assert not metrics["role_base_kl"][0].any() and metrics["role_base_kl"][1, -1] > 0.1
-    assert metrics["accuracy"][0].max() < 0.6
+    after, metrics = jax.tree.map(np.asarray, run(jnp.asarray([0.0, 1e-2]), key))
+    assert after[1] > 0.95 > 0.6 > metrics["accuracy"][0].max(), (after, metrics["accuracy"])
+    assert metrics["role_base_kl"][0].max() < 1e-9 and metrics["role_base_kl"][1, -1] > 0.1
 
 
 @pytest.mark.parametrize(
@@ -180,12 +178,12 @@ def test_base_parameters(key):
     bound, team = tiny_team("voting", "isolated", n=2, decoder={"value_head": True})
     learner = learner_of(bound, team)
     without, one = tiny_team("voting", n=2)
-    base = one.init(key)
+    base = jax.jit(one.init)(key)
     with pytest.raises(UserError, match="on the parameters of one policy"):
-        learner.init(key, base)
+        jax.eval_shape(learner.init, key, base)
     with pytest.raises(UserError, match="they lack 'norm'"):
-        learner.init(key, {name: leaf for name, leaf in base.items() if name != "norm"})
+        jax.eval_shape(learner.init, key, {name: leaf for name, leaf in base.items() if name != "norm"})
     replicated = team.replicate(one.params_of(base, "generator"))
-    state = learner.init(key, replicated)
+    state = jax.jit(learner.init)(key, replicated)
     assert (state.params["embedding"] == base["embedding"]).all() and "value_output" in state.params
     assert len(without.vocabulary) == base["embedding"].shape[1]

@@ -57,27 +57,21 @@ def train(
         advantages = group_advantages(rewards, asked, groups, num_groups, group_size)
         old = [log_probs(params[table[role]], role, action) for role, action in enumerate(actions)]
 
-        def step(params, slots):
+        def step(params, chosen):
             def loss(policy, role):
                 new = log_probs(policy, role, actions[role])
                 parts = token_losses(
                     new, jnp.zeros(new.shape), old[role], old[role], advantages[role][0], LossWeights()
                 )
-                return jnp.mean(parts["loss"][:, slots])
+                weight = chosen[: calls[role].copies]
+                return jnp.sum(parts["loss"].mean(0) * weight) / jnp.maximum(jnp.sum(weight), 1.0)
 
-            count = [len(context) * len(range(call.copies)[slots]) for call in calls]
-            gradients = [
-                jax.grad(loss)(params[table[role]], role) if number else jnp.zeros(params.shape[1])
-                for role, number in enumerate(count)
-            ]
-            count = jnp.asarray(count, jnp.float32)
+            gradients = [jax.grad(loss)(params[table[role]], role) for role in range(len(calls))]
+            count = jnp.stack([jnp.sum(chosen[: call.copies]) for call in calls])
             gradient, _ = combine_roles(jnp.stack(gradients), count, table, weighting=weighting)
             return params - learning_rate * gradient, jnp.linalg.norm(gradient)
 
-        mass = jnp.zeros(())
-        for slots in [slice(copy, copy + 1) for copy in range(copies)] if per_copy else [slice(None)]:
-            params, norm = step(params, slots)
-            mass += norm
-        return params, mass
+        params, norms = jax.lax.scan(step, params, jnp.eye(copies) if per_copy else jnp.ones((1, copies)))
+        return params, norms.sum()
 
     return jax.lax.scan(iterate, params, jax.random.split(key, iterations))
