@@ -13,6 +13,7 @@ import jax
 import pytest
 
 from jaxmarl_llm import environment_names, make
+from jaxmarl_llm.cli.ablate import AblateOptions, parse_ablate
 from jaxmarl_llm.cli.bench import BenchOptions
 from jaxmarl_llm.cli.inspect import EvalOptions, RenderOptions
 from jaxmarl_llm.cli.options import parse_options
@@ -24,7 +25,13 @@ from jaxmarl_llm.training import TrainConfig, preset_names
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ENVIRONMENTS = (ROOT / "docs" / "environments.md").read_text()
-OPTIONS = {"train": TrainOptions, "eval": EvalOptions, "render": RenderOptions, "bench": BenchOptions}
+OPTIONS = {
+    "train": TrainOptions,
+    "eval": EvalOptions,
+    "render": RenderOptions,
+    "bench": BenchOptions,
+    "ablate": AblateOptions,
+}
 
 # `<!-- no-test -->` before a block leaves it out; `<!-- needs: module -->` does where the module is not installed.
 BLOCK = re.compile(
@@ -107,7 +114,10 @@ def test_commands_parse(page):
             if words[1] == "train" and not words[2].startswith("-"):
                 preset = words.pop(2)
                 assert preset in preset_names() or preset.endswith(".yaml"), line
-            if "--help" not in words:
+            if words[1] == "ablate":
+                # Another ablation is resumed from a folder, which documentation has not.
+                parse_ablate([*(["quick"] if words[2].startswith("-") else []), *words[2:]])
+            elif "--help" not in words:
                 default = TrainOptions(config=TrainConfig()) if words[1] == "train" else None
                 parse_options(OPTIONS[words[1]], words[2:], program=line, default=default)
 

@@ -21,16 +21,19 @@ _OUTCOMES = (
     ("selection_failure", "a right solution was there, the answer is wrong", COLORS[4]),
     ("generation_failure", "no right solution", "#bbbbbb"),
 )
-_PANEL = 3.0
+_WIDTH = 11.0
+_COLUMNS = 3
 
 
-def _panels(number: int, title: str, height: float = 2.9, extra: float = 0.5, **options) -> tuple[Figure, list[Axes]]:
-    # Few panels in a picture of full width would be as tall as the screen.
-    figure = new_figure(_PANEL * max(number, 2) + extra, height, title)
-    axes = figure.subplots(1, max(number, 2), squeeze=False, **options)[0]
+def _panels(number: int, title: str, columns: int, height: float = 2.9) -> tuple[Figure, list[Axes]]:
+    # A lone panel of full width would be as tall as the screen.
+    columns = min(max(number, 2), columns)
+    rows = -(-number // columns)
+    figure = new_figure(_WIDTH * columns / max(columns, 3), height * rows, title)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     for unused in axes[number:]:
         unused.set_visible(False)
-    return figure, list(axes[:number])
+    return figure, axes[:number]
 
 
 def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
@@ -41,7 +44,7 @@ def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
       title: of the picture.
     """
     workflows = list(dict.fromkeys(result.cell.workflow for result in results))
-    figure, axes = _panels(len(workflows), title, sharey=True)
+    figure, axes = _panels(len(workflows), title, max(len(workflows), 1))
     for workflow, panel in zip(workflows, axes, strict=True):
         style_axes(panel, "updates", "held-out accuracy" if panel is axes[0] else "")
         panel.set_title(workflow, loc="left", fontsize=9, color=INK)
@@ -81,7 +84,7 @@ def outcome_figure(results: Sequence[CellResult], window: int, title: str) -> Fi
     axes.xaxis.set_major_formatter("{x:.1f}")
     ticks, labels = [], []
     for index, result in enumerate(results):
-        name = f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing] if len(result.roles) > 1 else ''}"
+        name = f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing] if len(result.roles) > 1 else ''}".strip()
         for offset, points, when in ((-0.2, slice(0, 1), "base"), (0.2, slice(-window, None), "end")):
             left = 0.0
             for source, _, color in _OUTCOMES:
@@ -111,9 +114,10 @@ def _by_cell(
     drawn = [(result, curves) for result, curves in drawn if curves]
     if not drawn:
         return None
-    figure, axes = _panels(len(drawn), title, height=3.1, sharey=True)
+    figure, axes = _panels(len(drawn), title, _COLUMNS, 2.6 + 0.2 * max(len(curves) for _, curves in drawn))
+    figure.supylabel(y_label, fontsize=9, color=INK)
     for (result, curves), panel in zip(drawn, axes, strict=True):
-        style_axes(panel, "updates", y_label if panel is axes[0] else "")
+        style_axes(panel, "updates", "")
         panel.set_title(
             f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing]}", loc="left", fontsize=9, color=INK
         )

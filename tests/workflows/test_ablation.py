@@ -159,7 +159,7 @@ def test_trains_a_matrix(tmp_path):
     from jaxmarl_llm.workflows.ablation.runner import make_runner
 
     config = Ablation(
-        workflows=("voting", "single"),
+        workflows=("voting",),
         num_seeds=2,
         level=1,
         copies=2,
@@ -182,7 +182,7 @@ def test_trains_a_matrix(tmp_path):
         assert sum(ends) == pytest.approx(1.0, abs=1e-5)
         # Seeds differ in what they train on.
         assert (np.diff(result.diagnostics["total_loss"], axis=1) != 0).any()
-    assert len(load_cells(config, tmp_path / "out")) == 3
+    assert len(load_cells(config, tmp_path / "out")) == 2
 
 
 def test_settings_are_checked_before_anything_is_built():

@@ -1,0 +1,87 @@
+import json
+import os
+import signal
+
+import pytest
+from workflows.synthetic_cells import synthetic_runner
+
+from jaxmarl_llm.cli import main
+from jaxmarl_llm.cli.ablate import parse_ablate
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS
+
+ARGUMENTS = ["ablate", "quick", "--iterations", "29", "--eval-every", "1", "--cliff-window", "3"]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Names of the cells that were trained."""
+    names = []
+    monkeypatch.setattr("jaxmarl_llm.workflows.ablation.runner.make_runner", synthetic_runner(names))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("ablate", "name an ablation: quick or full"),
+        ("ablate quik", "unknown ablation 'quik': did you mean quick?"),
+        ("ablate quick --workflows votting", "unknown workflow 'votting': did you mean voting?"),
+        ("ablate quick --sharing shred", "unknown sharing 'shred': did you mean shared?"),
+        ("ablate quick --tasks arithmetics", "unknown task 'arithmetics': did you mean arithmetic?"),
+        ("ablate quick --sizes bas", "unknown size 'bas': did you mean base?"),
+        ("ablate quick --num-seeds 0", "--num-seeds must be at least 1, got 0"),
+        ("ablate quick --iterations 0", "--iterations must be at least 1, got 0"),
+        ("ablate quick --iteration 5", "did you mean --iterations"),
+        ("ablate quick --resume", "add --out DIR"),
+        ("ablate --resume --out {folder}/nowhere", "no ablation in"),
+        ("ablate quick --learner-args group=slot --out {folder}/run", "did you mean grouping"),
+        ("ablate quick --pretraining-args skil=1 --out {folder}/run", "did you mean skill"),
+    ],
+)
+def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
+    assert main(arguments.format(folder=tmp_path).split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: ") and message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_override_the_preset(tmp_path):
+    options, folder = parse_ablate(["full", "--sizes", "tiny", "base", "--seed", "7", "--eval-greedy"])
+    assert options.config.sizes == ("tiny", "base") and options.config.seeds == (7, 8, 9, 10, 11)
+    assert options.config.eval_greedy and options.config.iterations == PRESETS["full"].iterations
+    assert str(folder).startswith("runs/ablation-full-") and not options.resume
+
+
+def test_files_and_resume(tmp_path, trained, capsys):
+    folder = tmp_path / "out"
+    assert main([*ARGUMENTS, "--out", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("7 of 7", "orch_workers", "cliffs", "report.html", "0s left"):
+        assert text in shown
+    for name in ("report.html", "results.csv", "ablation.json", "tensorboard/arithmetic-tiny-single-shared"):
+        assert (folder / name).exists()
+    assert len(json.loads((folder / "results.json").read_text())["cells"]) == 7 == len(trained)
+
+    removed = folder / "cells" / "arithmetic-tiny-eval_opt-isolated.json"
+    removed.unlink()
+    trained.clear()
+    assert main(["ablate", "--resume", "--out", str(folder)]) == 0
+    assert trained == [removed.stem] and "6 of 7 cells are done already" in capsys.readouterr().out
+    assert main([*ARGUMENTS, "--out", str(folder)]) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert main(["ablate", "quick", "--resume", "--out", str(folder)]) == 2
+    assert "iterations: 29 -> 40" in capsys.readouterr().err
+
+
+def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def make_runner(config, cells):
+        def run_cell(cell, on_iteration):
+            os.kill(os.getpid(), signal.SIGINT)
+            on_iteration(1, 0.5)
+
+        return run_cell
+
+    monkeypatch.setattr("jaxmarl_llm.workflows.ablation.runner.make_runner", make_runner)
+    assert main([*ARGUMENTS, "--out", str(tmp_path / "out")]) == 130
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"jaxmarl-llm ablate --resume --out {tmp_path / 'out'}" in error
