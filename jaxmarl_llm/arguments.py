@@ -27,6 +27,12 @@ def check_kind(what: str, value: Any, *kinds: type) -> None:
         raise UserError(f"{what} must be {meaning}, got {shown(value)}{hint}")
 
 
+def check_kinds(what: str, kind: type, **values: Any) -> None:
+    """Raises `UserError` where a value is not of a kind; its name and `what` name it."""
+    for name, value in values.items():
+        check_kind(f"{name} of {what}", value, kind)
+
+
 def _meaning(kinds: tuple[type, ...]) -> str:
     return " or ".join(dict.fromkeys(_NAMES.get(kind, kind.__name__) for kind in kinds))
 

@@ -4,15 +4,18 @@ Axes: C copies of a call, L tokens of its prompt, M tokens of its completion, V 
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.arguments import check_kind, check_number, check_whole, shown
+from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.graph import Call, Last, Turn, Until, Workflow
-from jaxmarl_llm.workflows.messages import Choice
+from jaxmarl_llm.workflows.messages import Choice, Strategies
 from jaxmarl_llm.workflows.prompts import completion_room, fill, segment_length
 from jaxmarl_llm.workflows.ragged import PAD, Ragged, assemble, finish, unfinish
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
@@ -72,7 +75,16 @@ class BoundWorkflow:
         return mask
 
     def begin(self, problem: Problem) -> Transcript:
-        """The transcript before the first call."""
+        """The transcript before the first call.
+
+        Raises:
+          ValueError: a problem of another task, or several.
+        """
+        if _form(problem) != _problem_form(self.task):
+            raise ValueError(
+                f"the problem has other arrays than one problem of {shown(self.task)}: draw it by that task, and vmap "
+                "over several"
+            )
         return Transcript(
             problem=problem,
             completions={
@@ -120,8 +132,17 @@ class BoundWorkflow:
           call: who wrote.
           tokens, length: `[C, M]` and `[C]` int32; lengths count `end` where it was written.
           asked: `[C]` bool, from `prompt`; the other copies keep what they wrote before.
+
+        Raises:
+          ValueError: shapes that are not the call's.
         """
         old = transcript.completions[call.name]
+        shapes, needed = [np.shape(array) for array in (tokens, length, asked)], old.tokens.shape
+        if shapes != [needed, needed[:1], needed[:1]]:
+            raise ValueError(
+                f"call '{call.name}' needs tokens [C, M] = {needed}, length and asked [C], "
+                f"got {', '.join(map(str, shapes))}"
+            )
         inside = jnp.arange(tokens.shape[1])[None] < length[:, None]
         new = Completions(
             tokens=jnp.where(asked[:, None], jnp.where(inside, tokens, PAD), old.tokens),
@@ -185,11 +206,15 @@ class BoundWorkflow:
 
         Returns:
           `(tokens [C, M], length [C])`, int32, each with its `end`.
+
+        Raises:
+          UserError: a role without a skill, or one that is known to be out of range.
         """
         if isinstance(skill, Mapping):
             if call.role not in skill:
                 raise UserError(f"the skills miss the role '{call.role}': give it one between 0 and 1")
             skill = skill[call.role]
+        check_number(f"the skill of role '{call.role}'", skill, at_most=1.0)
 
         def one(copy, key):
             content = call.writes.teacher(self.seat(transcript, call, copy), key, skill)
@@ -210,6 +235,15 @@ class BoundWorkflow:
         return jax.vmap(copy)(jnp.arange(call.copies), completions.tokens, completions.length)
 
 
+def _form(tree: Any) -> tuple:
+    return jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+@functools.cache
+def _problem_form(task: Task) -> tuple:
+    return _form(jax.eval_shape(lambda: task.draw(jax.random.key(0))))
+
+
 def bind(
     workflow: Workflow, task: Task, *, context_length: int | None = None, vocabulary: Vocabulary | None = None
 ) -> BoundWorkflow:
@@ -225,15 +259,36 @@ def bind(
       The bound workflow; hashable.
 
     Raises:
-      UserError: a completion that its call has no room for, a prompt that can exceed the context, or a vocabulary that
-        misses a token or puts the task's symbols elsewhere.
+      UserError: a completion that its call has no room for, a prompt that can exceed the context or be empty, a token
+        that a loop waits for in vain, a separator that is a symbol of the task, or a vocabulary that misses a token or
+        puts the task's symbols elsewhere.
     """
+    check_kind("workflow", workflow, Workflow)
+    check_kind("task", task, Task)
+    if context_length is not None:
+        check_whole("context_length", context_length, at_least=1)
+    if vocabulary is not None:
+        check_kind("vocabulary", vocabulary, Vocabulary)
+    for turn in workflow.turns:
+        if turn.until is not None:
+            may_say = workflow.call(turn.until.call).writes.allowed(task, workflow.copies)
+            if turn.until.says not in may_say:
+                raise unknown_name(f"token that '{turn.until.call}' may write", turn.until.says, may_say)
     bound = BoundWorkflow(workflow, task, build_vocabulary(task, workflow) if vocabulary is None else vocabulary)
     first = bound.vocabulary.encode(workflow.symbols + task.symbols)[len(workflow.symbols) :]
     if first != task.tokens(task.symbols):
         raise UserError("the vocabulary must begin with the task's symbols: build it with build_vocabulary(task, ...)")
     for call in workflow.calls:
         where = f"call '{call.name}' of workflow '{workflow.name}'"
+        if call.may_read_nothing:
+            raise UserError(
+                f"the prompt of {where} can be empty, since a call may write nothing: put a text or the problem into it"
+            )
+        if isinstance(call.writes, Strategies) and call.writes.separator in task.symbols:
+            raise UserError(
+                f"{where} puts '{call.writes.separator}' before each strategy, which is a symbol of the task: choose "
+                "another separator"
+            )
         content, room = call.writes.max_length(task), bound.max_new_tokens(call)
         if content + 1 > room:
             raise UserError(

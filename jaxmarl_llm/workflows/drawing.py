@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from jaxmarl_llm.arguments import check_kind
+from jaxmarl_llm.errors import unknown_name
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure
 from jaxmarl_llm.workflows.graph import Call, Last, Loop, Slot, Workflow
 from jaxmarl_llm.workflows.messages import number_token
@@ -30,7 +33,15 @@ def draw_workflow(workflow: Workflow, path: str | Path | None = None) -> Figure:
 
     Returns:
       The Matplotlib figure.
+
+    Raises:
+      UserError: no workflow, or a path whose ending is no format of pictures.
     """
+    check_kind("workflow", workflow, Workflow)
+    formats = FigureCanvasBase.get_supported_filetypes()
+    ending = "" if path is None else Path(path).suffix[1:]
+    if ending and ending.lower() not in formats:
+        raise unknown_name("picture format", ending, formats)
     calls = workflow.calls
     centers = [_MARGIN + _END + _GAP + _BOX[0] / 2 + place * (_BOX[0] + _GAP) for place in range(len(calls))]
     answer_left = centers[-1] + _BOX[0] / 2 + _GAP

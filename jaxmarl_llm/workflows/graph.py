@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from jaxmarl_llm.arguments import check_kind, check_kinds, check_whole, elements
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.workflows.messages import Choice, Message, Strategies, number_token
+from jaxmarl_llm.workflows.messages import Choice, Message, Strategies, Synthesis, Verdict, number_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Slot:
     own: bool = False
     part: bool = False
 
+    def __post_init__(self):
+        check_kinds("a slot", str, of=self.of, label=self.label)
+        check_kinds("a slot", bool, numbered=self.numbered, own=self.own, part=self.part)
+
 
 PROBLEM = Slot("problem")
 NUMBER = Slot("number")
@@ -51,7 +56,7 @@ class Call:
       name: how slots speak of it; the role, if not given.
 
     Raises:
-      UserError: no copies, no room, or a name that slots use already.
+      UserError: nothing to read, no message, no copies, no room, or a name that slots use already.
     """
 
     role: str
@@ -63,11 +68,16 @@ class Call:
     name: str = ""
 
     def __post_init__(self):
+        check_kinds("a call", str, role=self.role, name=self.name)
         object.__setattr__(self, "name", self.name or self.role)
-        if self.copies < 1:
-            raise UserError(f"call '{self.name}' must have at least one copy, got {self.copies}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise UserError(f"call '{self.name}' must have room for at least one token, got {self.max_new_tokens}")
+        what = f"call '{self.name}'"
+        object.__setattr__(self, "prompt", elements(f"prompt of {what}", self.prompt, str, Slot))
+        if not self.prompt:
+            raise UserError(f"{what} has nothing to read: give its prompt a text or a slot")
+        check_kinds(what, Message, writes=self.writes)
+        check_whole(f"copies of {what}", self.copies, at_least=1)
+        if self.max_new_tokens is not None:
+            check_whole(f"max_new_tokens of {what}", self.max_new_tokens, at_least=1)
         if self.name in _RESERVED:
             raise UserError(f"a call cannot be named '{self.name}', which slots use already: give it another name")
 
@@ -82,6 +92,13 @@ class Call:
         slots = (slot.of for slot in self.slots if slot.of not in _RESERVED)
         return tuple(dict.fromkeys((*slots, *self.writes.reads)))
 
+    @property
+    def may_read_nothing(self) -> bool:
+        """Whether a prompt can have no token at all: it has only what calls write, which may be nothing."""
+        return not any(
+            segment.of in _RESERVED if isinstance(segment, Slot) else segment.split() for segment in self.prompt
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Until:
@@ -94,6 +111,9 @@ class Until:
 
     call: str
     says: str
+
+    def __post_init__(self):
+        check_kinds("Until", str, call=self.call, says=self.says)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +135,12 @@ class Loop:
     until: Until | None = None
 
     def __post_init__(self):
+        object.__setattr__(self, "calls", elements("calls of a loop", self.calls, Call))
         if not self.calls:
             raise UserError("a loop needs at least one call")
-        if self.rounds < 1:
-            raise UserError(f"a loop must have at least one round, got {self.rounds}")
+        check_whole("rounds of a loop", self.rounds, at_least=1)
+        if self.until is not None:
+            check_kinds("a loop", Until, until=self.until)
         copies = {call.name: call.copies for call in self.calls}
         if self.until is not None and self.until.call not in copies:
             raise unknown_name("call that the loop waits for", self.until.call, copies)
@@ -170,8 +192,8 @@ class Workflow:
       answer: how the final answer is chosen.
 
     Raises:
-      UserError: no step, two calls of one name, a slot that no call fills, a cycle outside a loop, or an answer, a part
-        or a copy of one's own that does not exist.
+      UserError: no step, two calls of one name, a slot that no call fills, a cycle outside a loop, an answer, a part or
+        a copy of one's own that does not exist, or a message on something else than solutions, or on other copies.
     """
 
     name: str
@@ -180,6 +202,10 @@ class Workflow:
     answer: Last | Selected
 
     def __post_init__(self):
+        check_kinds("a workflow", str, name=self.name)
+        what = f"workflow '{self.name}'"
+        object.__setattr__(self, "steps", elements(f"steps of {what}", self.steps, Call, Loop))
+        check_kind(f"answer of {what}", self.answer, Last, Selected)
         if not self.steps:
             raise UserError(f"workflow '{self.name}' needs at least one call")
         for name, count in Counter(call.name for call in self.calls).items():
@@ -189,6 +215,7 @@ class Workflow:
         for call in self.calls:
             for slot in call.slots:
                 self._check_slot(call, slot)
+            self._check_message(call)
         self._check_answer()
 
     @property
@@ -283,6 +310,18 @@ class Workflow:
                     f"for {call.copies} copies"
                 )
 
+    def _check_message(self, call: Call) -> None:
+        message = call.writes
+        if not isinstance(message, Choice | Synthesis | Verdict):
+            return
+        source = self.call(message.of)
+        kind = type(message).__name__
+        what = f"workflow '{self.name}': '{call.name}' writes a {kind} of '{message.of}', which"
+        if not source.writes.is_solution:
+            raise UserError(f"{what} writes {type(source.writes).__name__} and no solution")
+        if isinstance(message, Verdict) and source.copies not in (1, call.copies):
+            raise UserError(f"{what} has {source.copies} copies: that needs as many copies of '{call.name}'")
+
     def _check_answer(self) -> None:
         name = self.answer.call if isinstance(self.answer, Last) else self.answer.by
         call = self.call(name)
@@ -290,3 +329,6 @@ class Workflow:
             raise UserError(f"workflow '{self.name}' answers by '{name}', which has {call.copies} copies and not one")
         if isinstance(self.answer, Selected) and not isinstance(call.writes, Choice):
             raise UserError(f"workflow '{self.name}' selects its answer by '{name}', which does not write a Choice")
+        if isinstance(self.answer, Last) and not call.writes.is_solution:
+            kind = type(call.writes).__name__
+            raise UserError(f"workflow '{self.name}' answers by '{name}', which writes {kind} and no solution")

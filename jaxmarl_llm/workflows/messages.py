@@ -10,7 +10,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.workflows.ragged import Ragged, assemble, count_token, ragged, split_part, unfinish, within
 from jaxmarl_llm.workflows.tasks.base import Task
 from jaxmarl_llm.workflows.transcript import Seat
@@ -34,9 +34,14 @@ class Message(abc.ABC):
     """What one copy of a call writes. Subclass it, as a frozen dataclass, for a form of your own.
 
     Contents are completions without their `end`.
+
+    Attributes:
+      has_own_score: whether there is an `own_score`.
+      is_solution: whether a task can score it as a solution of its problem.
     """
 
     has_own_score: ClassVar[bool] = True
+    is_solution: ClassVar[bool] = True
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -126,10 +131,11 @@ class Verdict(Message):
     """`correct` or `incorrect`, on a solution: that of the copy with one's own number, or the only one.
 
     Attributes:
-      of: the call that is judged.
+      of: the call that is judged; it has one copy, or as many as the judge.
     """
 
     of: str
+    is_solution: ClassVar[bool] = False
 
     @property
     def reads(self):
@@ -170,6 +176,7 @@ class Choice(Message):
     """
 
     of: str
+    is_solution: ClassVar[bool] = False
 
     @property
     def reads(self):
@@ -209,7 +216,7 @@ class Strategies(Message):
 
     Attributes:
       number: the most hints.
-      separator: name of the token before each.
+      separator: name of the token before each, not a symbol of the task.
 
     Raises:
       UserError: `number` is below 1.
@@ -218,10 +225,11 @@ class Strategies(Message):
     number: int
     separator: str = "<strategy>"
     has_own_score: ClassVar[bool] = False
+    is_solution: ClassVar[bool] = False
 
     def __post_init__(self):
-        if self.number < 1:
-            raise UserError(f"the number of strategies must be at least 1, got {self.number}")
+        check_whole("the number of strategies", self.number, at_least=1)
+        check_kind("the separator of strategies", self.separator, str)
 
     def symbols(self, copies):
         return (self.separator,)

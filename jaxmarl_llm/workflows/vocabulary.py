@@ -5,6 +5,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 
+from jaxmarl_llm.arguments import elements
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.ragged import PAD
 
@@ -32,6 +33,7 @@ class Vocabulary:
     symbols: tuple[str, ...]
 
     def __post_init__(self):
+        object.__setattr__(self, "symbols", elements("the symbols of a vocabulary", self.symbols, str))
         letters = {name for name in self.names if len(name) == 1}
         for place, name in enumerate(self.names):
             if not name or name.split() != [name]:

@@ -20,6 +20,7 @@ from jaxmarl_llm.workflows import (
     Workflow,
     bind,
     build_vocabulary,
+    draw_workflow,
     make_task,
     make_workflow,
     register_workflow,
@@ -39,7 +40,17 @@ def workflow(*steps, answer=None):
     return Workflow("w", steps, answer=answer or Last(last.name))
 
 
+def judge(of, **settings):
+    return call("j", writes=Verdict(of), **settings)
+
+
+def until(says):
+    return workflow(Loop((judge("b"), B), rounds=2, until=Until("j", says)))
+
+
 A, B = call("a"), call("b")
+A_TOO = call("c", Slot("a", part=True), PROBLEM)
+GENERATORS = call("g", copies=3)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +83,12 @@ A, B = call("a"), call("b")
         (lambda: workflow(A, answer=Selected("a")), "'a', which does not write a Choice"),
         (lambda: Workflow("w", (), answer=Last("a")), "needs at least one call"),
         (lambda: Loop((), rounds=2), "a loop needs at least one call"),
-        (lambda: make_workflow("eval_opt", rounds=0), "at least one round, got 0"),
+        (lambda: make_workflow("eval_opt", rounds=0), "rounds of a loop must be at least 1, got 0"),
         (lambda: Loop((A,), rounds=2, until=Until("b", "x")), "unknown call that the loop waits for 'b'"),
         (lambda: Loop((call("a", copies=2),), rounds=2, until=Until("a", "x")), "has 2 copies, not one"),
-        (lambda: make_workflow("voting", n=0), "call 'generator' must have at least one copy, got 0"),
+        (lambda: make_workflow("voting", n=0), "copies of call 'generator' must be at least 1, got 0"),
         (lambda: make_workflow("orch_workers", n=0), "number of strategies must be at least 1, got 0"),
-        (lambda: call("a", max_new_tokens=0), "room for at least one token, got 0"),
+        (lambda: call("a", max_new_tokens=0), "max_new_tokens of call 'a' must be at least 1, got 0"),
         (lambda: call("problem"), "cannot be named 'problem'"),
         (lambda: make_workflow("votin"), "unknown workflow 'votin': did you mean voting"),
         (lambda: make_workflow("voting", rounds=3), "unknown setting of voting 'rounds'"),
@@ -98,12 +109,79 @@ A, B = call("a"), call("b")
         (lambda: sharing(workflow(A, B), {"a": 0, "b": 0, "c": 0}), "unknown role of workflow 'w' 'c'"),
         (lambda: sharing(workflow(A, B), {"a": 0, "b": 2}), "without a gap"),
         (lambda: sharing(workflow(A, B), "isolatd"), "unknown sharing 'isolatd': did you mean isolated"),
+        # What a message is on.
+        (lambda: workflow(GENERATORS, judge("g"), A), "'j' writes a Verdict of 'g', which has 3 copies: .* of 'j'"),
+        (lambda: workflow(GENERATORS, judge("g", copies=2), A), "'j' writes a Verdict of 'g', which has 3 copies"),
+        (
+            lambda: workflow(A, judge("a"), call("k", writes=Verdict("j")), B),
+            "'k' writes a Verdict of 'j', which writes Verdict and no solution",
+        ),
+        (
+            lambda: workflow(call("a", writes=Strategies(2)), call("c", writes=Choice("a")), answer=Selected("c")),
+            "'c' writes a Choice of 'a', which writes Strategies and no solution",
+        ),
+        (lambda: workflow(A, judge("a")), "answers by 'j', which writes Verdict and no solution"),
+        (lambda: bind(until("corect"), TASK), "unknown token that 'j' may write 'corect': did you mean correct"),
+        (lambda: bind(until("7"), TASK), "unknown token that 'j' may write '7': choose one of correct, incorrect"),
+        (
+            lambda: bind(workflow(call("a", writes=Strategies(2, separator="+")), A_TOO), TASK),
+            r"call 'a' of workflow 'w' puts '\+' before each strategy, which is a symbol of the task",
+        ),
+        # Prompts that may be empty.
+        (lambda: bind(workflow(call("a", " ")), TASK), "the prompt of call 'a' of workflow 'w' can be empty"),
+        (lambda: bind(workflow(Loop((call("a", Slot("b")), B), rounds=2)), TASK), "the prompt of call 'a' .* be empty"),
+        (lambda: Call("a", prompt=(), writes=Solution()), "call 'a' has nothing to read"),
+        # Values of another kind.
+        (lambda: call("a", 5), "prompt of call 'a': each must be text or Slot, got 5"),
+        (lambda: call("a", writes=None), "writes of call 'a' must be Message, got None"),
+        (lambda: call("a", writes=Solution), "writes of call 'a' must be Message, .*: write Solution"),
+        (lambda: call("a", max_new_tokens=4.0), "max_new_tokens of call 'a' must be a whole number, got 4.0"),
+        (lambda: call("a", copies=True), "copies of call 'a' must be a whole number, got True"),
+        (lambda: call(None), "role of a call must be text, got None"),
+        (lambda: call("a", Slot(A)), "of of a slot must be text, got Call"),
+        (lambda: Loop((A,), rounds=1.5), "rounds of a loop must be a whole number, got 1.5"),
+        (lambda: Loop((Loop((A,), rounds=2),), rounds=2), "calls of a loop: each must be Call, got Loop"),
+        (lambda: Loop((A,), rounds=2, until="a"), "until of a loop must be Until, got 'a'"),
+        (
+            lambda: Workflow("w", "a", answer=Last("a")),
+            "steps of workflow 'w' must be a tuple of Call or Loop, got 'a'",
+        ),
+        (lambda: Workflow("w", A, answer="a"), "answer of workflow 'w' must be Last or Selected, got 'a'"),
+        (lambda: workflow(A, answer=Last(3)), "unknown call of workflow 'w' '3'"),
+        (lambda: Strategies(2.0), "the number of strategies must be a whole number, got 2.0"),
+        (lambda: bind(A, TASK), "workflow must be Workflow, got Call"),
+        (lambda: bind(workflow(A), "arithmetic"), "task must be Task, got 'arithmetic'"),
+        (lambda: bind(workflow(A), TASK, context_length=9.5), "context_length must be a whole number, got 9.5"),
+        (lambda: Vocabulary(("a", 3)), "the symbols of a vocabulary: each must be text, got 3"),
+        (lambda: sharing(workflow(A, B), None), "sharing must be text or Mapping, got None"),
+        *(
+            (
+                lambda one=one, two=two: sharing(workflow(A, B), {"a": one, "b": two}),
+                "a policy's index, or all the name",
+            )
+            for one, two in ((False, True), (0.0, 1.0), (None, None), (0, "b"))
+        ),
+        (lambda: draw_workflow(workflow(A), "x.pnh"), "unknown picture format 'pnh': did you mean png"),
+        (lambda: draw_workflow(A), "workflow must be Workflow, got Call"),
     ],
 )
 def test_refused(build, message):
     with pytest.raises(UserError, match=message) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+def test_a_forgotten_comma():
+    alone = Call("a", prompt="solve", writes=Solution())
+    assert alone.prompt == ("solve",) and alone == Call("a", prompt=["solve"], writes=Solution())
+    assert Loop(alone, rounds=2).calls == (alone,)
+    assert Workflow("w", alone, answer=Last("a")) == workflow(alone)
+    assert Vocabulary("abc").symbols == ("abc",)
+
+
+def test_judges_that_fit():
+    one_each, many_of_one = workflow(GENERATORS, judge("g", copies=3), A), workflow(A, judge("a", copies=3), B)
+    assert all(bind(graph, TASK) for graph in (one_each, many_of_one))
 
 
 def test_sharing():
@@ -140,4 +218,4 @@ def test_one_vocabulary_for_many_workflows():
     assert len({bind(graph, TASK, vocabulary=vocabulary).vocabulary for graph in graphs}) == 1
     assert vocabulary.encode(TASK.symbols) == TASK.tokens(TASK.symbols)
     numbered = call("a", NUMBER, PROBLEM, copies=2)
-    assert workflow(numbered, call("b", writes=Choice("a"))).symbols == ("<1>", "<2>")
+    assert workflow(numbered, call("b", writes=Choice("a")), answer=Selected("b")).symbols == ("<1>", "<2>")

@@ -223,6 +223,24 @@ def test_a_debate_of_ones_own(problem):
     assert result["outcome"] == 1
 
 
+def test_what_is_no_part_of_the_episode_is_refused(problem):
+    bound = bind(make_workflow("voting", n=3), TASK)
+    generator = bound.workflow.call("generator")
+    transcript = bound.begin(problem)
+    tokens, length, asked = jnp.zeros((3, 2), jnp.int32), jnp.zeros(3, jnp.int32), jnp.ones(3, bool)
+    bound.record(transcript, generator, tokens, length, asked)
+    for wrong in ((tokens[:1], length, asked), (tokens, length[:1], asked), (tokens, length, asked[:2])):
+        with pytest.raises(ValueError, match=r"call 'generator' needs tokens \[C, M\] = \(3, 2\), length and asked"):
+            bound.record(transcript, generator, *wrong)
+    other = jax.eval_shape(lambda: Arithmetic(level=3).draw(jax.random.key(0)))
+    for wrong in (other, jax.tree.map(lambda leaf: leaf[None], problem)):
+        with pytest.raises(ValueError, match="the problem has other arrays than one problem of Arithmetic"):
+            bound.begin(wrong)
+    for skill in (1.5, -0.1, float("nan"), {"generator": np.float32(2)}, {"generator": jnp.asarray(np.inf)}):
+        with pytest.raises(ValueError, match="the skill of role 'generator' must lie between 0 and 1, and finite"):
+            bound.teacher(transcript, generator, jax.random.key(0), skill)
+
+
 def test_the_longest_prompts_fill_their_room(problem):
     """Completions without an end, as long as can be, in a workflow of four copies."""
     task = Arithmetic(level=2)

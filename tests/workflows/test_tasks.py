@@ -203,6 +203,21 @@ def test_train_and_held_out_share_no_problem():
     assert len(trained) + len(held_out) == 300 and 20 < count < 60
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllHeldOut(Arithmetic):
+    """Nothing is left for training."""
+
+    def is_held_out(self, problem):
+        return jnp.ones((), bool)
+
+
+def test_a_task_without_problems_for_training():
+    task = AllHeldOut()
+    assert jax.jit(task.sample)(jax.random.key(0)).tokens.shape == (task.max_problem_length,)
+    with pytest.raises(UserError, match="all of 512 problems of AllHeldOut at level 1 are held out"):
+        task.held_out(3)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -213,7 +228,10 @@ def test_train_and_held_out_share_no_problem():
         ("arithmetic", {"operators": "+/"}, "operators must be some of"),
         ("arithmetic", {"operators": ""}, "operators must be some of"),
         ("arithmetic", {"modulus": 1}, "modulus must lie between 2 and 10000, got 1"),
-        ("arithmetic", {"modulus": None, "level": 8}, "values could reach 387420489"),
+        ("arithmetic", {"modulus": None, "level": 8}, "values could exceed 100000000: lower level or digits"),
+        ("arithmetic", {"modulus": None, "level": 10**9}, "values could exceed 100000000"),
+        ("arithmetic", {"digits": 100}, "digits must be at most 8, got 100"),
+        ("arithmetic", {"level": 1.5}, "level .*must be a whole number, got 1.5"),
         ("stack_code", {"modulus": 11}, "modulus must lie between 2 and 10"),
         ("stack_code", {"num_shown": 0}, "num_shown must be at least 1, got 0"),
         ("stack_code", {"num_inputs": 0}, "num_inputs must be at least 1, got 0"),
@@ -230,8 +248,13 @@ def test_tasks_by_name():
     assert make_task("stack_code", level=2) == StackCode(level=2)
     with pytest.raises(UserError, match="exists already"):
         register_task("arithmetic", StackCode)
-    with pytest.raises(UserError, match="at least one problem"):
+    with pytest.raises(UserError, match="held-out set, must be at least 1, got 0"):
         TASKS["mod10"].held_out(0)
+    with pytest.raises(UserError, match="held-out set, must be a whole number"):
+        TASKS["mod10"].held_out(1.5)
+    for settings in ({"level": True}, {"digits": 1.0}, {"operators": None}, {"modulus": 7.0}, {"brackets": 1}):
+        with pytest.raises(UserError, match=f"{next(iter(settings))} must be"):
+            Arithmetic(**settings)
     with pytest.raises(UserError, match="unknown symbol 'x'"):
         TASKS["mod10"].tokens("1x")
     assert isinstance(TASKS["mod10"], Task)

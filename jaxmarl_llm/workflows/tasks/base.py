@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.ragged import Ragged, within
 from jaxmarl_llm.workflows.vocabulary import FIRST_SYMBOL
@@ -21,6 +22,7 @@ from jaxmarl_llm.workflows.vocabulary import FIRST_SYMBOL
 HELD_OUT_SHARE = 8
 _HELD_OUT_KEY = 20
 _DRAWS = 512
+_REDRAWS = 256
 
 
 @struct.dataclass
@@ -52,8 +54,7 @@ class Task(abc.ABC):
     level: int = 1
 
     def __post_init__(self):
-        if self.level < 1:
-            raise UserError(f"level must be at least 1, got {self.level}")
+        check_whole("level", self.level, at_least=1)
 
     @property
     @abc.abstractmethod
@@ -150,13 +151,19 @@ class Task(abc.ABC):
         return _avalanche(mixed.sum(dtype=jnp.uint32)) % HELD_OUT_SHARE == 0
 
     def sample(self, key: jax.Array) -> Problem:
-        """A fresh problem for training, never one of the held-out ones."""
+        """A fresh problem for training, never one of the held-out ones.
+
+        It is one only where 256 draws gave nothing else; `held_out` refuses tasks without problems for training.
+        """
 
         def again(carry):
             key, draw_key = jax.random.split(carry[0])
-            return key, self.draw(draw_key)
+            return key, self.draw(draw_key), carry[2] + 1
 
-        return jax.lax.while_loop(lambda carry: self.is_held_out(carry[1]), again, again((key, None)))[1]
+        def goes_on(carry):
+            return self.is_held_out(carry[1]) & (carry[2] < _REDRAWS)
+
+        return jax.lax.while_loop(goes_on, again, again((key, None, jnp.zeros((), jnp.int32))))[1]
 
     def held_out(self, n: int) -> Problem:
         """The first `n` problems of the fixed held-out set, all different; not for use inside jit.
@@ -168,10 +175,9 @@ class Task(abc.ABC):
           Problems with a leading axis `[n]`.
 
         Raises:
-          UserError: `n` is below 1, or the task has not that many.
+          UserError: `n` is below 1, or the task has not that many, or no problem that is not held out.
         """
-        if n < 1:
-            raise UserError(f"a held-out set needs at least one problem, got n={n}")
+        check_whole("n, the size of a held-out set,", n, at_least=1)
 
         @jax.jit
         @jax.vmap
@@ -184,6 +190,11 @@ class Task(abc.ABC):
         for batch in range(64 + n):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(_HELD_OUT_KEY), batch), _DRAWS)
             problems, identity, kept = jax.tree.map(np.asarray, draw(keys))
+            if not batch and kept.all():
+                raise UserError(
+                    f"all of {_DRAWS} problems of {type(self).__name__} at level {self.level} are held out, and none "
+                    "is left for training: give the task more problems"
+                )
             before = len(found)
             for row in np.flatnonzero(kept):
                 found.setdefault(identity[row].tobytes(), jax.tree.map(lambda leaf, row=row: leaf[row], problems))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.ragged import Ragged, assemble, ragged
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
@@ -59,9 +60,10 @@ class StackCode(Task):
     def __post_init__(self):
         super().__post_init__()
         for name, least in (("num_inputs", 1), ("num_shown", 1), ("num_hidden", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 2 <= self.modulus <= 10:
+            check_whole(name, getattr(self, name), at_least=least)
+        check_whole("modulus", self.modulus, at_least=2)
+        check_kind("partial", self.partial, bool)
+        if self.modulus > 10:
             raise UserError(f"modulus must lie between 2 and 10, so that values are one digit, got {self.modulus}")
 
     @property
