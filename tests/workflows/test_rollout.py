@@ -1,5 +1,7 @@
 """Episodes that decoders play: what is read and written, outcomes against Python, devices, log-probabilities."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from workflows.tiny_team import tiny_team
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import score
 from jaxmarl_llm.mesh import ENV_AXIS
+from jaxmarl_llm.workflows.diagnostics import episode_metrics
 from jaxmarl_llm.workflows.rollout import allowed_mask, play
 
 TEMPERATURE = 3.0
@@ -58,7 +61,7 @@ def test_voting_against_python(key):
 
 def test_log_probs_are_those_of_scoring(key):
     bound, team = tiny_team("eval_opt", "isolated", rounds=3)
-    params, problems = begin(bound, team, key, 3)
+    params, problems = begin(bound, team, key, 1009)
 
     @jax.jit
     def difference(params, problems, key):
@@ -77,16 +80,30 @@ def test_log_probs_are_those_of_scoring(key):
                 allowed=allowed_mask(bound, call, True),
             )
             found.append(jnp.max(jnp.where(rows.mask, jnp.abs(scored.log_prob - rows.log_prob), 0.0)))
-        return jnp.stack(found), episodes
+        return jnp.stack(found), episodes, episode_metrics(bound, episodes)
 
-    found, episodes = difference(params, problems, key)
+    found, episodes, metrics = jax.tree.map(np.asarray, difference(params, problems, key))
     assert found.max() < 1e-4
-    generator, evaluator = jax.tree.map(np.asarray, episodes.calls)
+    generator, evaluator = episodes.calls
     says_correct = (evaluator.completion[..., 0] == bound.vocabulary.encode("correct")[0]) & evaluator.format_ok
     # Once satisfied, nobody is asked, and a copy that is not asked has no tokens.
     stopped = np.logical_or.accumulate(says_correct & evaluator.asked, axis=0)
     assert (generator.asked[1:] == ~stopped[:-1]).all() and (evaluator.asked == generator.asked).all()
     assert (generator.mask.any(-1) == generator.asked).all()
+
+    # An evaluator's verdict is on the generator's latest attempt.
+    verdicts, right = evaluator.asked & evaluator.format_ok, generator.own_score >= 1
+    for truth, says in itertools.product((0, 1), (0, 1)):
+        share = ((right == truth) & (says_correct == says))[verdicts].mean()
+        np.testing.assert_allclose(metrics["verdict_confusion"][truth, says], share, atol=1e-6)
+    any_correct = (right & generator.asked).any((0, 2))
+    assert (any_correct == episodes.any_correct).all()
+    np.testing.assert_allclose(metrics["selection_failure"], (any_correct & (episodes.outcome < 1)).mean(), atol=1e-6)
+    np.testing.assert_allclose(metrics["generation_failure"], 1 - any_correct.mean(), atol=1e-6)
+    tokens = [call.mask.sum() for call in episodes.calls]
+    np.testing.assert_allclose(metrics["role_token_share"], tokens / np.sum(tokens), rtol=1e-6)
+    np.testing.assert_allclose(metrics["role_format_ok"][1], evaluator.format_ok[evaluator.asked].mean(), rtol=1e-6)
+    assert metrics["selection_failure"] > 0 and metrics["verdict_confusion"].all()
 
 
 @pytest.mark.slow
