@@ -88,6 +88,8 @@ def read_metrics(run_folder: str | Path) -> RunMetrics:
                 kind, update, _ = line["kind"], line["update"], float(line["env_steps"])
             except (ValueError, KeyError, TypeError):
                 continue
+            if not (isinstance(kind, str) and type(update) is int):
+                continue
             by_update.setdefault(kind, {})[update] = line
     lines = {kind: [found[update] for update in sorted(found)] for kind, found in by_update.items()}
     return RunMetrics(lines=lines, config=_read_config(folder / "config.yaml"))

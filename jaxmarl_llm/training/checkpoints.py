@@ -8,8 +8,8 @@ A checkpoint is a folder named after its update:
     versions.json    the packages that wrote it
     manifest.json    size and SHA-256 of every file above
 
-It is written under another name, and renamed when complete. Saving is synchronous: the next update may overwrite the
-donated buffers that a background writer would still be reading.
+It is written under a name that ends in `.partial`, and renamed when complete. Saving is synchronous: the next update
+may overwrite the donated buffers that a background writer would still be reading.
 """
 
 import dataclasses
@@ -70,10 +70,10 @@ def _orbax() -> ocp.Checkpointer:
 
 
 def updates(folder: Path) -> list[int]:
-    """The updates of all complete checkpoints in a folder, oldest first."""
+    """The updates of all checkpoints in a folder, damaged ones too, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and (path / _MANIFEST).is_file())
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
 def _digest(path: Path) -> str:
@@ -153,9 +153,11 @@ def _save(folder, update, state, progress, config, versions, keep) -> Path:
 
 def _remove(path: Path) -> None:
     if path.exists():
-        # Without its manifest it counts as no checkpoint, should this process be killed half-way.
-        (path / _MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path)
+        # Half a checkpoint must never stand under a final name, should this process be killed half-way.
+        doomed = path.with_name(f"{path.name}.removed{_PARTIAL}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def set_aside(path: Path) -> None:
@@ -166,15 +168,16 @@ def set_aside(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what a killed process left half-written."""
+    """Removes what a killed process left half-written; what has a final name is never touched."""
     if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.endswith(_PARTIAL) or (path.name.isdigit() and not (path / _MANIFEST).is_file()):
-                shutil.rmtree(path)
+        for path in folder.glob(f"*{_PARTIAL}"):
+            shutil.rmtree(path)
 
 
 def problem(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, in a few words; None when all are as they were written."""
+    if not (path / _MANIFEST).is_file():
+        return f"{_MANIFEST} is missing"
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
         for name in _FILES:
@@ -193,6 +196,21 @@ def problem(path: Path) -> str | None:
     return None
 
 
+def check_owner(path: Path, config: TrainConfig) -> None:
+    """Raises `UserError` where a checkpoint whose files are sound belongs to another configuration."""
+    # A longer run is the one change that the caller may have agreed to.
+    changed = [
+        change
+        for change in differences(load_yaml(path / "config.yaml"), config)
+        if not change.startswith("total_steps:")
+    ]
+    if changed:
+        raise UserError(
+            f"checkpoint {path} belongs to another configuration ({'; '.join(changed)}): if the run's config.yaml was "
+            f"edited, restore it with `cp {path / 'config.yaml'} {path.parent.parent}`, else choose another --out"
+        )
+
+
 def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
     """Reads a checkpoint whose files are sound.
 
@@ -207,14 +225,7 @@ def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
     Raises:
       UserError: it belongs to another configuration, or to another version of the learner.
     """
-    changed = differences(load_yaml(path / "config.yaml"), config)
-    if changed:
-        # A longer run is the one change that the caller may have agreed to.
-        changed = [change for change in changed if not change.startswith("total_steps:")]
-    if changed:
-        raise UserError(
-            f"checkpoint {path} belongs to another configuration ({'; '.join(changed)}): choose another --out"
-        )
+    check_owner(path, config)
     versions = json.loads((path / "versions.json").read_text())
 
     def stored(leaf):
@@ -245,35 +256,34 @@ def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
     return Checkpoint(int(path.name), state, progress, versions, path)
 
 
-def load_newest(
-    folder: Path, abstract_state: Any, config: TrainConfig
-) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
-    """Reads the newest checkpoint whose files are sound.
+def find_newest(folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """Finds the newest checkpoint whose files are sound.
 
     Falling back to an older one loses time and nothing else: the run repeats the same updates.
 
     Args:
       folder: holds the checkpoints.
-      abstract_state, config: as for `load`.
 
     Returns:
-      `(checkpoint, damaged)`: None when the folder has no checkpoint at all; the newer ones that were passed over, each
-      with what is wrong with it.
+      `(path, damaged)`: None when the folder has no checkpoint at all; the newer ones that were passed over and those
+      without a manifest, each with what is wrong with it.
 
     Raises:
-      UserError: every checkpoint is damaged, or the newest sound one belongs to another configuration.
+      UserError: every checkpoint is damaged.
     """
-    damaged = []
+    found, damaged = None, []
     for update in reversed(updates(folder)):
         path = folder / str(update)
-        wrong = problem(path)
-        if wrong is None:
-            return load(path, abstract_state, config), damaged
-        damaged.append((path, wrong))
-    if damaged:
+        # Older ones are not read: what they hold is of no use now, and they go when their turn comes.
+        wrong = problem(path) if found is None or not (path / _MANIFEST).is_file() else None
+        if wrong is not None:
+            damaged.append((path, wrong))
+        elif found is None:
+            found = path
+    if damaged and found is None:
         path, wrong = damaged[0]
         raise UserError(
             f"checkpoint {path} is damaged ({wrong}) and there is no sound older one: restore it from a copy, or start "
             "a new run with another --out"
         )
-    return None, []
+    return found, damaged

@@ -27,8 +27,17 @@ from jaxmarl_llm.training.evaluation import describe, mean_with_interval
 from jaxmarl_llm.training.interruption import StopSignal
 from jaxmarl_llm.training.program import Program, compile_program
 from jaxmarl_llm.training.progress import Reporter
-from jaxmarl_llm.training.records import NoRecords, Records, combine
-from jaxmarl_llm.training.runs import check_folder, lock_folder, seeds_of, versions, write_header
+from jaxmarl_llm.training.records import NoRecords, Records, combine, plain
+from jaxmarl_llm.training.runs import (
+    check_folder,
+    check_start,
+    find_start,
+    lock_folder,
+    seeds_of,
+    unlock_folder,
+    versions,
+    write_header,
+)
 from jaxmarl_llm.training.schedule import make_schedule
 
 # Names the evaluation of the best checkpoint; other evaluations are named after their update.
@@ -101,14 +110,16 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     if not config.out:
         raise UserError("a run needs a folder: set out")
     folder = Path(config.out)
-    learner: Any = build_learner(config)
-    placement = place(config.num_devices, learner.env_groups)
     check_folder(folder, config, resume)
+    start, damaged = find_start(folder, config)
+    learner: Any = build_learner(config)
+    check_start(folder, config, start, learner.steps_per_update)
+    placement = place(config.num_devices, learner.env_groups)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")
     with contextlib.ExitStack() as stack:
         if is_main_process():
-            stack.callback(lock_folder(folder).close)
+            stack.callback(unlock_folder, folder, lock_folder(folder))
             checkpoints.remove_partial(folder / "checkpoints")
             checkpoints.remove_partial(folder / "best")
         with reporter.compiling():
@@ -120,7 +131,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
                 greedy=config.eval_greedy,
             )
         run = _Run(config, folder, learner, program, reporter)
-        run.restore()
+        run.restore(start, damaged)
         stack.callback(run.records.close)
         stack.callback(reporter.stop)
         return run.run()
@@ -147,26 +158,27 @@ class _Run:
         """Environment steps so far, of each seed."""
         return self.progress.update * self.steps_per_update
 
-    def restore(self) -> None:
-        """Starts from the newest sound checkpoint, or from the beginning."""
-        found, damaged = checkpoints.load_newest(self.folder / "checkpoints", self.program.abstract_state, self.config)
+    def restore(self, start: Path | None, damaged: list[tuple[Path, str]]) -> None:
+        """Starts from a checkpoint, or from the beginning.
+
+        Args:
+          start, damaged: of `find_start`.
+        """
         for path, wrong in damaged:
-            self.reporter.note(f"checkpoint {path} is damaged ({wrong}): going back to an older one")
+            self.reporter.note(f"checkpoint {path} is damaged ({wrong}): set aside as {path.name}.damaged")
         last = None
-        if found is None:
+        if start is None:
             self.state = self.program.init()
         else:
-            if found.update > self.schedule.total:
-                raise UserError(
-                    f"the run in {self.folder} is past {self.schedule.total * self.steps_per_update} steps already: "
-                    "raise --total-steps"
-                )
+            found = checkpoints.load(start, self.program.abstract_state, self.config)
             last, self.saved, self.state = found.update, found.update, found.state
             stored = dict(found.progress)
             stored["unwritten"] = [
                 {name: np.asarray(value, np.float32) for name, value in record.items()}
                 for record in stored["unwritten"]
             ]
+            if not math.isfinite(stored["best_return"] or 0.0):
+                stored |= {"best_return": None, "best_update": None}
             self.progress = _Progress(**stored)
             self.last_seconds = self.progress.seconds
             changed = [
@@ -269,7 +281,7 @@ class _Run:
         self.reporter.evaluated(self.env_steps, mean, low, high)
         self.progress.final = describe(result)
         best = self.progress.best_return
-        if self.progress.update > 0 and (best is None or mean > best):
+        if self.progress.update > 0 and math.isfinite(mean) and (best is None or mean > best):
             self.progress.best_return, self.progress.best_update = mean, self.progress.update
             self._write_checkpoint("best", keep=1)
 
@@ -296,9 +308,15 @@ class _Run:
             if kept
             else "no checkpoint was saved before"
         )
+        advice = "try a lower learning_rate or max_grad_norm"
+        if update == 1:
+            advice = (
+                "check first that the environment's rewards and observations are finite (jaxmarl_llm.check_env), then "
+                + advice
+            )
         return TrainingDiverged(
             f"loss or parameters became NaN or infinite at update {update} (environment step "
-            f"{update * self.steps_per_update}, seed {seeds}): {last}; try a lower learning_rate or max_grad_norm"
+            f"{update * self.steps_per_update}, seed {seeds}): {last}; {advice}"
         )
 
     def _interrupted(self, number: int) -> TrainingInterrupted:
@@ -335,6 +353,6 @@ class _Run:
         }
         if is_main_process():
             partial = self.folder / "summary.json.partial"
-            partial.write_text(json.dumps(summary, indent=2) + "\n")
+            partial.write_text(json.dumps(plain(summary), indent=2) + "\n")
             os.replace(partial, self.folder / "summary.json")
         return TrainResult(self.folder, summary, self.learner, params)

@@ -6,16 +6,19 @@ Axes: S seeds, E episodes, N agents.
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
-def _plain(value: Any) -> Any:
-    """Lists and numbers for JSON; what is not finite becomes null, as JSON has no NaN."""
+def plain(value: Any) -> Any:
+    """Dicts, lists and numbers for JSON; what is not finite becomes null, as JSON has no NaN."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -25,12 +28,30 @@ def _to_json(value: np.ndarray) -> Any:
     value = np.asarray(value)
     if value.dtype == np.float32:
         # The shortest decimal that reads back as the same float32: half the size of the double's.
-        return _plain(np.reshape([float(str(item)) for item in value.ravel()], value.shape).tolist())
-    return _plain(value.tolist())
+        return plain(np.reshape([float(str(item)) for item in value.ravel()], value.shape).tolist())
+    return plain(value.tolist())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """`(update, line)` of every sound line of a metrics file, which need not exist."""
+    if not path.exists():
+        return
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            update = json.loads(line)["update"]
+        except (ValueError, KeyError, TypeError):
+            continue
+        if type(update) is int:
+            yield update, line
+
+
+def last_update(path: Path) -> int:
+    """The latest update that a metrics file tells of; 0 where it tells of none, or does not exist."""
+    return max((update for update, _ in _lines(path)), default=0)
 
 
 def keep_lines(path: Path, last_update: int | None) -> None:
-    """Drops the lines of a metrics file that a resumed run will write again, and a torn last line.
+    """Drops the lines of a metrics file that a resumed run will write again, and damaged ones, such as a torn last one.
 
     Args:
       path: the file; need not exist.
@@ -38,14 +59,7 @@ def keep_lines(path: Path, last_update: int | None) -> None:
     """
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            update = json.loads(line)["update"]
-        except (ValueError, KeyError, TypeError):
-            continue
-        if last_update is not None and update <= last_update:
-            kept.append(line + "\n")
+    kept = [line + "\n" for update, line in _lines(path) if last_update is not None and update <= last_update]
     partial = path.with_suffix(".partial")
     partial.write_text("".join(kept))
     os.replace(partial, path)

@@ -1,5 +1,6 @@
 """The folder of a run: what may be written into it, and how a trained run is read back."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -18,9 +19,16 @@ from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
+from jaxmarl_llm.training.records import last_update
+from jaxmarl_llm.training.schedule import make_schedule
 
 CONFIG_FILE = "config.yaml"
+METRICS_FILE = "metrics.jsonl"
 _LOCK_FILE = ".lock"
+_CONTENTS = {
+    METRICS_FILE: Path.is_file,
+    **dict.fromkeys(("tensorboard", "checkpoints", "best"), Path.is_dir),
+}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -51,6 +59,9 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
         return
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"folder {folder} holds other files than a run's: choose another --out")
+    for name, is_right in _CONTENTS.items():
+        if (folder / name).exists() and not (is_right(folder / name) and os.access(folder / name, os.W_OK)):
+            raise UserError(f"{folder / name} cannot be written as a run's: move it away, or choose another --out")
     old = load_yaml(folder / CONFIG_FILE)
     changed = differences(old, config)
     if changed and not resume:
@@ -71,11 +82,74 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
         )
 
 
+def _check_beginning(folder: Path, steps_per_update: int) -> None:
+    """Refuses to begin anew, for want of a checkpoint, a run that had come past its first one. Writes nothing.
+
+    A run that was killed before its first checkpoint may begin again: it repeats the few updates that it did.
+
+    Args:
+      folder: of a run without checkpoints; need not exist.
+      steps_per_update: environment steps of an update.
+
+    Raises:
+      UserError: says what is left of the run, and what to do.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        return
+    first = make_schedule(load_yaml(folder / CONFIG_FILE), steps_per_update).first_checkpoint
+    best = [update for update in checkpoints.updates(folder / "best") if update > first]
+    update = max([*best, last_update(folder / METRICS_FILE)])
+    if update <= first:
+        return
+    saved = folder / "checkpoints"
+    advice = f"restore {saved} from a copy"
+    if best:
+        advice += (
+            f", or go on from the best one (`mkdir -p {saved} && cp -r {folder / 'best' / str(best[-1])} {saved}`)"
+        )
+    raise UserError(
+        f"the run in {folder} had come to update {update}, but its checkpoints are gone: {advice}, or start a new run "
+        "with another --out"
+    )
+
+
+def find_start(folder: Path, config: TrainConfig) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """The checkpoint that a run starts from, and damaged ones, as `checkpoints.find_newest`.
+
+    Raises:
+      UserError: every checkpoint is damaged, or they belong to another configuration.
+    """
+    start, damaged = checkpoints.find_newest(folder / "checkpoints")
+    if start is not None:
+        checkpoints.check_owner(start, config)
+    return start, damaged
+
+
+def check_start(folder: Path, config: TrainConfig, start: Path | None, steps_per_update: int) -> None:
+    """Refuses a run that cannot go on from where it would start. Writes nothing.
+
+    Args:
+      folder: of the run; need not exist.
+      config: the run's configuration.
+      start: of `find_start`.
+      steps_per_update: environment steps of an update.
+
+    Raises:
+      UserError: it is past its end already, or its checkpoints are gone.
+    """
+    if start is None:
+        _check_beginning(folder, steps_per_update)
+        return
+    total = make_schedule(config, steps_per_update).total
+    if int(start.name) > total:
+        raise UserError(f"the run in {folder} is past {total * steps_per_update} steps already: raise --total-steps")
+
+
 def lock_folder(folder: Path) -> Any:
     """Keeps a second process from writing into a run's folder; the lock goes with the process.
 
     Returns:
-      The lock, released by its `close`.
+      The lock, released by its `close`, or with its file by `unlock_folder`.
 
     Raises:
       UserError: another process trains there now.
@@ -89,10 +163,21 @@ def lock_folder(folder: Path) -> Any:
         raise UserError(f"cannot write to {folder} ({error.strerror}): choose another --out") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # Another process may have taken the file away, with its lock, since it was opened.
+        if not os.path.samestat(os.fstat(file.fileno()), (folder / _LOCK_FILE).stat()):
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
         file.close()
         raise UserError(f"another process is training in {folder}: wait for it, or choose another --out") from None
     return file
+
+
+def unlock_folder(folder: Path, lock: Any) -> None:
+    """Releases a lock and leaves nothing of it, nor of a folder that holds nothing else."""
+    with contextlib.suppress(OSError):
+        (folder / _LOCK_FILE).unlink()
+        folder.rmdir()
+    lock.close()
 
 
 def write_header(folder: Path, config: TrainConfig) -> None:

@@ -22,6 +22,11 @@ class Schedule:
     evaluation: int
     checkpoint: int
 
+    @property
+    def first_checkpoint(self) -> int:
+        """The update after which the first checkpoint is due."""
+        return min(self.checkpoint, self.total)
+
     def due(self, interval: int, update: int) -> bool:
         """Whether what comes at every `interval` comes after this update."""
         return update % interval == 0 or update == self.total

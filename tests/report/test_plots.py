@@ -64,11 +64,14 @@ def test_a_run_without_a_whole_line_gives_no_pictures(tmp_path, text):
     assert write_plots(tmp_path) == []
 
 
-def test_a_torn_last_line_costs_only_itself(tmp_path):
+def test_damaged_lines_cost_only_themselves(tmp_path):
     run = write_run(tmp_path / "run")
     whole = read_metrics(run).series("train", "entropy")[1]
     text = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text(text + '{"kind": "train", "update": 21, "env_st')
+    damaged = (
+        '{"kind": "train", "update": null, "env_steps": 3, "entropy": [9.0]}\n{"kind": "train", "update": 21, "env_st'
+    )
+    (run / "metrics.jsonl").write_text(text + damaged)
     np.testing.assert_array_equal(read_metrics(run).series("train", "entropy")[1], whole)
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from training.comparison import assert_same_bits, metrics_without_times, saved_s
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training import TrainConfig, TrainingDiverged, TrainingInterrupted, checkpoints, load_run, train
 from jaxmarl_llm.training import loop as loop_module
+from jaxmarl_llm.training.config import dump_yaml
+from jaxmarl_llm.training.evaluation import EvaluationResult
 from jaxmarl_llm.training.progress import Reporter
 from jaxmarl_llm.training.runs import lock_folder
 
@@ -215,7 +218,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(fake_config, fake_
     damage(Path(cut.out) / "checkpoints" / "6")
     reporter = At(0, power_cut)
     train(cut, resume=True, reporter=reporter)
-    assert "checkpoints/6 is damaged" in reporter.notes[0] and "older" in reporter.notes[0]
+    assert "checkpoints/6 is damaged" in reporter.notes[0] and "set aside as 6.damaged" in reporter.notes[0]
     assert_same_runs(whole, cut, 10)
 
 
@@ -243,6 +246,103 @@ def test_damage_to_all_checkpoints_is_refused(fake_config, fake_learner):
         load_run(folder, "9")
     with pytest.raises(UserError, match="no checkpoint 7: choose best, last, 9, 10"):
         load_run(folder, "7")
+
+
+def test_a_checkpoint_without_its_manifest_is_set_aside(fake_config, fake_learner):
+    whole, cut = fake_config, elsewhere(fake_config, "cut")
+    train(whole)
+    with pytest.raises(PowerCut):
+        train(cut, reporter=At(8, power_cut))
+    folder = Path(cut.out) / "checkpoints"
+    for update in ("3", "6"):
+        (folder / update / "manifest.json").rename(folder / f"{update}.manifest")
+    before = contents(cut.out)
+    with pytest.raises(UserError, match=r"checkpoints/6 is damaged \(manifest.json is missing\).* no sound older one"):
+        train(cut, resume=True)
+    assert contents(cut.out) == before
+    (folder / "3.manifest").rename(folder / "3" / "manifest.json")
+    reporter = At(0, power_cut)
+    train(cut, resume=True, reporter=reporter)
+    assert (
+        "checkpoints/6 is damaged (manifest.json is missing)" in reporter.notes[0] and "update 3" in reporter.notes[1]
+    )
+    assert (folder / "6.damaged" / "progress.json").is_file()
+    assert_same_runs(whole, cut, 10)
+
+
+def test_a_run_whose_checkpoints_are_gone_is_refused(fake_config, fake_learner):
+    train(fake_config)
+    folder = Path(fake_config.out)
+    shutil.rmtree(folder / "checkpoints")
+    before = contents(folder)
+    with pytest.raises(UserError, match=r"come to update 10, but its checkpoints are gone: restore .* cp -r .*best/"):
+        train(fake_config, resume=True)
+    shutil.rmtree(folder / "best")
+    with pytest.raises(UserError, match=r"gone: restore .*/checkpoints from a copy, or start a new run"):
+        train(fake_config, resume=True)
+    assert contents(folder) == {path: data for path, data in before.items() if "best" not in path.parts}
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(fake_config, fake_learner):
+    # By then there are lines of metrics and a best checkpoint.
+    whole = dataclasses.replace(fake_config, eval_every=20)
+    killed = elsewhere(whole, "killed")
+    train(whole)
+    with pytest.raises(PowerCut):
+        train(killed, reporter=At(2, power_cut))
+    assert checkpoints.updates(Path(killed.out) / "best") and not checkpoints.updates(Path(killed.out) / "checkpoints")
+    train(killed, resume=True)
+    assert_same_runs(whole, killed, 10)
+
+
+@pytest.mark.parametrize(("name", "wants_file"), [("metrics.jsonl", False), ("tensorboard", True), ("best", True)])
+def test_places_that_cannot_be_written_are_found_at_once(fake_config, fake_learner, monkeypatch, name, wants_file):
+    folder = Path(fake_config.out)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(dump_yaml(fake_config))
+    (folder / name).write_text("") if wants_file else (folder / name).mkdir()
+    monkeypatch.setattr(loop_module, "build_learner", power_cut)
+    with pytest.raises(UserError, match=f"{name} cannot be written"):
+        train(fake_config, resume=True)
+
+
+def test_nothing_is_left_of_a_run_that_could_not_begin(fake_config, fake_learner, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr(loop_module, "compile_program", fail)
+    with pytest.raises(RuntimeError):
+        train(fake_config)
+    assert not Path(fake_config.out).exists()
+
+
+def test_an_evaluation_that_is_nan_is_never_the_best(fake_config, fake_learner, monkeypatch):
+    returns = iter([0.0, 1.0, np.nan, 0.5, 0.0])
+
+    def evaluated(self, params, number):
+        value: Any = next(returns)
+        ones: Any = np.ones((1, 6), np.float32)
+        return EvaluationResult(value * ones, value * np.repeat(ones[..., None], 2, -1), ones)
+
+    monkeypatch.setattr(loop_module.Program, "evaluate", evaluated)
+    assert train(fake_config).summary["best"]["update"] == 4
+    returns = iter([np.nan] * 5)
+    nothing = train(elsewhere(fake_config, "nothing"))
+    assert nothing.summary["best"] == {}
+    assert "NaN" not in (nothing.folder / "summary.json").read_text()
+    # Runs of older versions may have saved such a best one.
+    path = nothing.folder / "checkpoints" / "10"
+    progress = json.loads((path / "progress.json").read_text()) | {"best_return": np.nan, "best_update": 8}
+    (path / "progress.json").write_text(json.dumps(progress))
+    monkeypatch.setattr(checkpoints, "problem", lambda _: None)
+    returns = iter([0.0])
+    assert train(elsewhere(fake_config, "nothing"), resume=True).summary["best"] == {}
+
+
+def test_nan_at_the_first_update_points_at_the_environment(fake_config, fake_learner):
+    fake_learner["poison"] = 0
+    with pytest.raises(TrainingDiverged, match=r"environment's rewards and observations are finite"):
+        train(fake_config)
 
 
 def test_a_manifest_that_names_too_little_is_damage(fake_config, fake_learner):
@@ -279,8 +379,10 @@ def test_a_checkpoint_of_another_configuration_is_refused(fake_config, fake_lear
     train(other)
     shutil.rmtree(Path(other.out) / "checkpoints")
     shutil.copytree(Path(fake_config.out) / "checkpoints", Path(other.out) / "checkpoints")
-    with pytest.raises(UserError, match=r"another configuration \(discount: 0.99 -> 0.5\)"):
+    before = contents(other.out)
+    with pytest.raises(UserError, match=r"another configuration \(discount: 0.99 -> 0.5\).*cp .*10/config.yaml"):
         train(other, resume=True)
+    assert contents(other.out) == before
 
 
 def test_a_run_needs_a_folder():

@@ -2,13 +2,15 @@ import json
 
 import numpy as np
 
-from jaxmarl_llm.training.records import Records, combine, keep_lines
+from jaxmarl_llm.training.records import Records, combine, keep_lines, last_update
 
 
 def test_resuming_drops_later_and_torn_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"kind": "train", "update": update}) for update in (1, 2, 3)]
-    path.write_text("\n".join([*lines, '{"kind": "train", "upd']))
+    damaged = ['{"kind": "train", "upd', '{"update": null}', '{"update": "2"}', '{"update": true}', "[1]", "3"]
+    path.write_text("\n".join([*lines, *damaged]))
+    assert last_update(path) == 3 and last_update(tmp_path / "nowhere") == 0
     keep_lines(path, 2)
     assert path.read_text() == "\n".join(lines[:2]) + "\n"
     keep_lines(path, None)
