@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.messages import Synthesis as Synthesis
     from jaxmarl_llm.workflows.messages import Verdict as Verdict
     from jaxmarl_llm.workflows.policies import sharing as sharing
+    from jaxmarl_llm.workflows.replay import replay_message as replay_message
     from jaxmarl_llm.workflows.rollout import CallSamples as CallSamples
     from jaxmarl_llm.workflows.rollout import Episodes as Episodes
     from jaxmarl_llm.workflows.rollout import play as play
@@ -58,6 +59,7 @@ _MODULES = {
     "learner": ("WorkflowLearner", "WorkflowState"),
     "messages": ("Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
     "policies": ("sharing",),
+    "replay": ("replay_message",),
     "rollout": ("CallSamples", "Episodes", "play"),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),

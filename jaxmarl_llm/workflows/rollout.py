@@ -3,6 +3,7 @@
 Axes: B episodes, T rounds of a call (1 outside loops), C copies, L tokens of a prompt, M tokens of a completion.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -101,43 +102,7 @@ def play(
     problems = jax.tree.map(lambda leaf: jnp.repeat(leaf, group_size, axis=0), problems)
     num_episodes = problems.length.shape[0]
     episode = mesh.global_index(num_episodes) if episode is None else episode
-
-    def ask(transcript: Transcript, turn: Turn, key):
-        call = turn.call
-        prompt, length, asked = jax.vmap(lambda one: bound.prompt(one, turn))(transcript)
-        drawn = generate(
-            team.decoder,
-            team.params_of(params, call.role),
-            prompt.reshape(-1, prompt.shape[-1]),
-            jnp.maximum(length, 1).reshape(-1),
-            key,
-            max_new_tokens=bound.max_new_tokens(call),
-            temperature=temperature,
-            top_k=top_k,
-            allowed=allowed_mask(bound, call, constrained),
-            stop_tokens=(bound.vocabulary.end,),
-            pad_token=bound.vocabulary.pad,
-            row=(episode[:, None] * call.copies + jnp.arange(call.copies)[None]).reshape(-1),
-            early_stop=early_stop,
-        )
-        drawn = jax.tree.map(lambda leaf: leaf.reshape(*asked.shape, *leaf.shape[1:]), drawn)
-        transcript = jax.vmap(lambda *one: bound.record(one[0], call, *one[1:]))(
-            transcript, drawn.tokens, drawn.length, asked
-        )
-        samples = CallSamples(
-            prompt=prompt,
-            prompt_length=jnp.maximum(length, 1),
-            completion=drawn.tokens,
-            mask=drawn.mask & asked[..., None],
-            log_prob=drawn.log_prob,
-            asked=asked,
-            format_ok=jax.vmap(lambda one: bound.format_ok(one, call))(transcript),
-            own_score=jax.vmap(lambda one: bound.own_score(one, call))(transcript)
-            if call.writes.has_own_score
-            else None,
-        )
-        return transcript, samples
-
+    sampling = {"temperature": temperature, "top_k": top_k, "constrained": constrained, "early_stop": early_stop}
     transcript = jax.vmap(bound.begin)(problems)
     calls: list[CallSamples] = []
     for step in bound.workflow.steps:
@@ -150,8 +115,10 @@ def play(
             samples = []
             for index, call in enumerate(asked_calls, first):
                 call_key = jax.random.fold_in(jax.random.fold_in(key, index), number)
-                transcript, of_call = ask(transcript, Turn(call, 0, until), call_key)
-                samples.append(of_call)
+                turn = Turn(call, 0, until)
+                of_call = ask(team, params, bound, transcript, turn, call_key, episode, **sampling)
+                transcript = record(bound, transcript, call, of_call, of_call.asked)
+                samples.append(judge(bound, transcript, call, of_call))
             return transcript, samples
 
         # All rounds are one program: they differ in what has been written before.
@@ -168,6 +135,72 @@ def play(
         outcome=jax.vmap(bound.outcome)(transcript),
         any_correct=jnp.any(jnp.stack([*correct, jnp.zeros(num_episodes, bool)]), axis=0),
     )
+
+
+def ask(
+    team: TeamPolicy,
+    params: Any,
+    bound: BoundWorkflow,
+    transcript: Transcript,
+    turn: Turn,
+    key: jax.Array,
+    episode: jax.Array,
+    *,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    constrained: bool = True,
+    early_stop: bool = True,
+) -> CallSamples:
+    """What the copies of a call write in one turn; not yet judged.
+
+    Args:
+      team, params, bound: as in `play`.
+      transcript: of B episodes, before the turn.
+      turn: of the workflow.
+      key: consumed.
+      episode: `[B]` int32, the episodes' numbers among all.
+      temperature, top_k, constrained, early_stop: as in `play`.
+
+    Returns:
+      Samples without the axis T.
+    """
+    call = turn.call
+    prompt, length, asked = jax.vmap(lambda one: bound.prompt(one, turn))(transcript)
+    length = jnp.maximum(length, 1)
+    drawn = generate(
+        team.decoder,
+        team.params_of(params, call.role),
+        prompt.reshape(-1, prompt.shape[-1]),
+        length.reshape(-1),
+        key,
+        max_new_tokens=bound.max_new_tokens(call),
+        temperature=temperature,
+        top_k=top_k,
+        allowed=allowed_mask(bound, call, constrained),
+        stop_tokens=(bound.vocabulary.end,),
+        pad_token=bound.vocabulary.pad,
+        row=(episode[:, None] * call.copies + jnp.arange(call.copies)[None]).reshape(-1),
+        early_stop=early_stop,
+    )
+    drawn = jax.tree.map(lambda leaf: leaf.reshape(*asked.shape, *leaf.shape[1:]), drawn)
+    mask = drawn.mask & asked[..., None]
+    return CallSamples(prompt, length, drawn.tokens, mask, drawn.log_prob, asked, jnp.zeros(asked.shape, bool), None)
+
+
+def record(
+    bound: BoundWorkflow, transcript: Transcript, call: Call, samples: CallSamples, asked: jax.Array
+) -> Transcript:
+    """The transcripts of B episodes after the copies `asked` `[B, C]` of a call wrote samples without the axis T."""
+    length = jnp.sum(samples.mask, axis=-1, dtype=jnp.int32)
+    write = jax.vmap(lambda transcript, *one: bound.record(transcript, call, *one))
+    return write(transcript, samples.completion, length, asked)
+
+
+def judge(bound: BoundWorkflow, transcript: Transcript, call: Call, samples: CallSamples) -> CallSamples:
+    """Samples without the axis T with their format and their own score, as the transcript after them has it."""
+    own_score = jax.vmap(lambda one: bound.own_score(one, call))(transcript) if call.writes.has_own_score else None
+    format_ok = jax.vmap(lambda one: bound.format_ok(one, call))(transcript)
+    return dataclasses.replace(samples, format_ok=format_ok, own_score=own_score)
 
 
 def allowed_mask(bound: BoundWorkflow, call: Call, constrained: bool) -> jax.Array | None:
