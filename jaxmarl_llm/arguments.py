@@ -46,17 +46,17 @@ def elements(what: str, value: Any, *kinds: type) -> tuple:
     if isinstance(value, kinds):
         return (value,)
     if not isinstance(value, tuple | list):
-        raise UserError(f"{what} must be a tuple of {_meaning(kinds)}, got {shown(value)}")
+        raise UserError(f"{what} must be a tuple ({_meaning(kinds)} each), got {shown(value)}")
     for one in value:
         check_kind(f"{what}: each", one, *kinds)
     return tuple(value)
 
 
-def check_whole(what: str, value: Any, *, at_least: int) -> None:
+def check_whole(what: str, value: Any, *, at_least: int | None = None) -> None:
     """Raises `UserError` where a value is no whole number, such as 4.0 or True, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise UserError(f"{what} must be a whole number, got {shown(value)}")
-    if value < at_least:
+    if at_least is not None and value < at_least:
         raise UserError(f"{what} must be at least {at_least}, got {value}")
 
 

@@ -83,8 +83,8 @@ def generate(
     check_whole("max_new_tokens", max_new_tokens, at_least=1)
     prompt, prompt_length = checked_prompt(config, prompt, prompt_length, max_new_tokens)
     stop_tokens = elements("stop_tokens", stop_tokens, int, np.integer)
-    check_whole("pad_token", pad_token, at_least=-1)
     for token in (*stop_tokens, pad_token):
+        check_whole("each stop token and pad_token", token)
         if not 0 <= token < config.vocab_size:
             raise ValueError(f"token {token} is outside the vocabulary of {config.vocab_size}")
     batch, length = prompt.shape

@@ -75,6 +75,8 @@ class Call:
         if not self.prompt:
             raise UserError(f"{what} has nothing to read: give its prompt a text or a slot")
         check_kinds(what, Message, writes=self.writes)
+        for source in self.writes.reads:
+            check_kind(f"what {what} writes: the name of another call", source, str)
         check_whole(f"copies of {what}", self.copies, at_least=1)
         if self.max_new_tokens is not None:
             check_whole(f"max_new_tokens of {what}", self.max_new_tokens, at_least=1)

@@ -137,6 +137,7 @@ GENERATORS = call("g", copies=3)
         (lambda: call("a", writes=Solution), "writes of call 'a' must be Message, .*: write Solution"),
         (lambda: call("a", max_new_tokens=4.0), "max_new_tokens of call 'a' must be a whole number, got 4.0"),
         (lambda: call("a", copies=True), "copies of call 'a' must be a whole number, got True"),
+        (lambda: call("a", writes=Verdict(["b"])), r"the name of another call must be text, got \['b'\]"),
         (lambda: call(None), "role of a call must be text, got None"),
         (lambda: call("a", Slot(A)), "of of a slot must be text, got Call"),
         (lambda: Loop((A,), rounds=1.5), "rounds of a loop must be a whole number, got 1.5"),
@@ -144,7 +145,7 @@ GENERATORS = call("g", copies=3)
         (lambda: Loop((A,), rounds=2, until="a"), "until of a loop must be Until, got 'a'"),
         (
             lambda: Workflow("w", "a", answer=Last("a")),
-            "steps of workflow 'w' must be a tuple of Call or Loop, got 'a'",
+            "steps of workflow 'w' must be a tuple .Call or Loop each., got 'a'",
         ),
         (lambda: Workflow("w", A, answer="a"), "answer of workflow 'w' must be Last or Selected, got 'a'"),
         (lambda: workflow(A, answer=Last(3)), "unknown call of workflow 'w' '3'"),
