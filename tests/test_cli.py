@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from training.fake_learner import use_fake_learner
 
-from jaxmarl_llm.cli import main
+from jaxmarl_llm.cli import main, one_line
 from jaxmarl_llm.cli.train import parse_train
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.config import TrainConfig, load_preset
@@ -71,6 +71,119 @@ def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsy
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("error: ") and message in error
     assert not list(tmp_path.iterdir())
+
+
+ENVIRONMENT = """
+import dataclasses, flax, jax, jax.numpy as jnp
+from jaxmarl_llm import Environment, EnvState
+from jaxmarl_llm.envs import Box, Discrete
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plain(Environment):
+    num_agents = property(lambda self: 2)
+    observation_space = property(lambda self: Box(0, 1, (3,)))
+    action_space = property(lambda self: Discrete(5))
+    def initial_state(self, key): return EnvState(step=jnp.int32(0))
+    def transition(self, key, state, action): return state, jnp.float32(1), False, {}
+    def observe(self, state): return jnp.ones((2, 3))
+
+class Boom(Plain):
+    def transition(self, key, state, action):
+        raise RuntimeError("two\\nlines")  # line 17
+
+class Exits(Plain):
+    def observe(self, state): raise SystemExit(7)
+
+class NoAgentAxis(Plain):
+    def observe(self, state): return jnp.ones(3)
+
+class NanStart(Plain):
+    def observe(self, state): return jnp.ones((2, 3)) * jnp.nan
+
+class NothingLegal(Plain):
+    def action_mask(self, state): return jnp.zeros((2, 5), bool)
+
+class Nobody(Plain):
+    num_agents = property(lambda self: 0)
+
+class Halves(Plain):
+    num_agents = property(lambda self: 2.0)
+
+class BoxActions(Plain):
+    action_space = property(lambda self: Box(0, 1, (2,)))
+
+class Unlicensed(Plain):
+    def __init__(self): raise KeyError("licence")
+
+class Lost(Plain):
+    num_agents = property(lambda self: open("/nonexistent/number"))
+
+three = 3
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "mine:Boom",
+            "transition: fails under jax.jit (RuntimeError: two lines (mine.py:17)): let it return arrays",
+        ),
+        ("mine:Exits", "SystemExit: 7 (mine.py:20)"),
+        ("mine:NoAgentAxis", "observation_space asks for float32[2, 3], agent axis first"),
+        ("mine:NanStart", "timestep.observation: NaN or infinite"),
+        ("mine:NothingLegal", "agent_0 has no legal action"),
+        ("mine:Nobody", "num_agents: 0: return an int of at least 1"),
+        ("mine:Halves", "num_agents: 2.0: return an int"),
+        ("mine:BoxActions", "return Discrete(A)"),
+        ("mine:Unlicensed", "refuses its settings {}: KeyError: 'licence' (mine.py:"),
+        ("mine:Lost", "FileNotFoundError: "),
+        ("mine:three", "environment mine:three is 3: name a class"),
+        ("mine:Plian", "did you mean Plain?"),
+        ("mine:EnvState", "refuses its settings {}: TypeError: "),
+        ("broken:Plain", "SyntaxError: '(' was never closed (broken.py:2)"),
+        ("raises:Plain", "ModuleNotFoundError: No module named 'nothing_such' (raises.py:3)"),
+        ("leaves:Plain", "cannot import environment 'leaves:Plain': SystemExit: 3 (leaves.py:1)"),
+        ("nowhere:Plain", "cannot import environment 'nowhere:Plain': ModuleNotFoundError"),
+        *(
+            (path, "is no import path")
+            for path in (":", ":Plain", "mine:", "../mine:Plain", "mine:Plain:x", "./m.py:P")
+        ),
+    ],
+)
+def test_faults_of_a_users_environment_take_one_line(command, path, message, tmp_path, capsys, monkeypatch):
+    modules = {
+        "mine": ENVIRONMENT,
+        "broken": "\nf(",
+        "raises": "def f():\n    return 1\nimport nothing_such",
+        "leaves": "raise SystemExit(3)",
+    }
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"train": ["--out", "run"], "bench": ["--num-envs", "1"]}[command]
+    assert main([command, "--env", path, *options]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: ") and message in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_traceback_is_shown_on_demand(tmp_path, capsys, monkeypatch):
+    (tmp_path / "leaving.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("JAXMARL_LLM_TRACEBACK", "1")
+    assert main(["train", "--env", "leaving:Plain"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_is_too_large_takes_one_line_and_faults_of_ours_keep_their_traceback():
+    assert str(one_line(MemoryError("12 GiB"))).startswith("out of memory: choose smaller settings")
+    assert "RESOURCE_EXHAUSTED" in str(one_line(RuntimeError("RESOURCE_EXHAUSTED: 12 GiB")))
+    assert "too large a number" in str(one_line(OverflowError("int")))
+    assert one_line(RuntimeError("a fault of ours")) is None
 
 
 def test_options_override_the_preset_and_settings_add_to_its_own():

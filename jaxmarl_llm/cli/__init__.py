@@ -3,8 +3,10 @@
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
+from jaxmarl_llm import user_code
 from jaxmarl_llm.errors import UserError, unknown_name
 
 _COMMANDS = {
@@ -63,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(f"jaxmarl_llm.cli.{_COMMANDS[command][0]}")
         return getattr(module, f"{command}_command")(arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _refused(error, str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         if is_program:
@@ -77,8 +78,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (head, a pager) has gone: nothing is wrong. Python must not complain at exit either.
         sys.stdout = None
         return 0
-    except OSError as error:
+    except (Exception, SystemExit) as error:
+        line = one_line(error)
+        if line is None:
+            raise
+        return _refused(error, line)
+
+
+def one_line(error: BaseException) -> str | None:
+    """What to say of an exception that is no fault of this package; None of one that is."""
+    if user_code.place(error) is not None:
+        return user_code.with_advice(user_code.describe(error))
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"out of memory: choose smaller settings, such as --num-envs ({user_code.describe(error)})"
+    if isinstance(error, OverflowError):
+        return f"a setting is too large a number ({user_code.describe(error)}): choose a smaller one"
+    if isinstance(error, OSError):
         where = f" {error.filename}" if error.filename else ""
         reason = error.strerror or " ".join(str(error).split())
-        print(f"error: cannot read or write{where} ({reason}): choose another path, or make room", file=sys.stderr)
-        return BAD_INPUT
+        return f"cannot read or write{where} ({reason}): choose another path, or make room"
+    return None
+
+
+def _refused(error: BaseException, line: str) -> int:
+    if user_code.wants_traceback():
+        traceback.print_exception(error)
+    print(f"error: {line}", file=sys.stderr)
+    return BAD_INPUT

@@ -8,6 +8,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from jaxmarl_llm import user_code
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.config import TrainConfig
 from jaxmarl_llm.training.loop import TrainResult
@@ -89,8 +90,13 @@ def _draw(result: TrainResult, config: TrainConfig, console: Console) -> dict[st
                 seed=config.seed,
                 greedy=config.eval_greedy,
             )
-        except UserError as error:
-            console.print(f"no animation: {error}", highlight=False, soft_wrap=True)
+        except Exception as error:
+            # A trained run is worth more than its picture.
+            is_users = user_code.place(error) is not None
+            if not (is_users or isinstance(error, UserError)):
+                raise
+            reason = user_code.describe(error) if is_users else str(error)
+            console.print(f"no animation: {reason}", highlight=False, soft_wrap=True)
     return drawn
 
 

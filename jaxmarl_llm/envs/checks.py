@@ -57,22 +57,43 @@ def check_env(env: Environment, *, num_steps: int = 200, seed: int = 0) -> None:
     play = jax.jit(functools.partial(_play, env))
     draws = _draw(env, key_draw, random, (num_steps,))
     rollout = play(key_first, draws)
+    host = _host(rollout)
+    # What is NaN would also differ from itself below.
+    _check_observation(env, host)
     _check_eager(env, rollout, key_first)
     again = play(key_first, draws)
     _same(env, rollout.after, again.after, "two runs with the same key", "use only `key` for randomness")
-    host = _host(rollout)
-    _check_observation(env, host)
     _check_reward_and_info(env, host)
-    _check_mask(env, host)
+    _check_legal(env, host.before[0])
+    _check_legal(env, host.after[0])
     _check_terminated(env, host)
     _check_step_count(env, host)
-    _check_global_state(env, host)
     step = jax.jit(jax.vmap(env.step))
     _check_vmap(env, step, rollout)
     _check_inactive(env, step, rollout, random)
     _check_time_limit(env, step, rollout)
     _check_auto_reset(env, rollout, key_auto, random)
     _check_render(env, rollout)
+
+
+def check_beginning(env: Environment) -> None:
+    """The part of `check_env` that costs next to nothing: inspection, and the values of one reset.
+
+    Args:
+      env: a raw environment.
+
+    Raises:
+      EnvCheckError: the first fault found, in one line.
+    """
+    check_static(env)
+
+    def begin(key):
+        timestep, state = env.reset(key)
+        return timestep, env.global_state(state)
+
+    timestep, global_state = _host(jax.jit(begin)(jax.random.key(0)))
+    _check_finite(env, timestep, global_state)
+    _check_legal(env, timestep)
 
 
 # Random play.
@@ -147,12 +168,20 @@ def _check_time_limit(env, step, rollout) -> None:
 
 
 def _check_observation(env, rollout) -> None:
-    for side in (rollout.before, rollout.after):
-        leaves = named_leaves(side[0].observation, "observation")
+    for timestep, _ in (rollout.before, rollout.after):
+        _check_finite(env, timestep, rollout.global_state)
+        leaves = named_leaves(timestep.observation, "observation")
         for (name, leaf), space in zip(leaves, jax.tree.leaves(env.observation_space), strict=True):
             if not space.contains(leaf):
                 problem = f"values in [{leaf.min()}, {leaf.max()}] lie outside {space}"
                 fail(env, f"timestep.{name}", problem, "widen observation_space or fix observe")
+
+
+def _check_finite(env, timestep, global_state) -> None:
+    named = [*named_leaves(timestep.observation, "timestep.observation"), ("global_state", global_state)]
+    for name, leaf in named:
+        if not np.isfinite(leaf).all():
+            fail(env, name, "NaN or infinite", "return finite values, without divisions by zero")
 
 
 def _check_reward_and_info(env, rollout) -> None:
@@ -169,13 +198,12 @@ def _check_reward_and_info(env, rollout) -> None:
             fail(env, f"timestep.{name}", "NaN or infinite", "guard divisions by zero counts")
 
 
-def _check_mask(env, rollout) -> None:
-    for side in (rollout.before, rollout.after):
-        legal = side[0].action_mask.any(axis=-1)
-        if not legal.all():
-            agent = env.agents[int(np.argwhere(~legal)[0][-1])]
-            advice = "leave at least one action, such as doing nothing, to dead and idle agents too"
-            fail(env, "timestep.action_mask", f"{agent} has no legal action", advice)
+def _check_legal(env, timestep) -> None:
+    legal = timestep.action_mask.any(axis=-1)
+    if not legal.all():
+        agent = env.agents[int(np.argwhere(~legal)[0][-1])]
+        advice = "leave at least one action, such as doing nothing, to dead and idle agents too"
+        fail(env, "timestep.action_mask", f"{agent} has no legal action", advice)
 
 
 def _check_terminated(env, rollout) -> None:
@@ -202,11 +230,6 @@ def _check_step_count(env, rollout) -> None:
     if (rollout.after[0].truncated != (after >= env.max_steps)).any():
         problem = f"not equal to step >= max_steps ({env.max_steps})"
         fail(env, "timestep.truncated", problem, "leave the time limit to the base class")
-
-
-def _check_global_state(env, rollout) -> None:
-    if not np.isfinite(rollout.global_state).all():
-        fail(env, "global_state", "NaN or infinite", "return finite values")
 
 
 # Automatic reset and the renderer.

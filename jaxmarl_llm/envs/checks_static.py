@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm import user_code
 from jaxmarl_llm.envs import spaces
 from jaxmarl_llm.envs.base import Environment, EnvState, TimeStep
 from jaxmarl_llm.envs.wrappers import AutoReset, LogEpisodes
@@ -90,6 +91,7 @@ def _check_structure(env) -> None:
     """Shapes, dtypes and weak types, by abstract evaluation alone."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     action = jax.ShapeDtypeStruct((env.num_agents,), jnp.int32)
+    _check_hooks(env, key, action)
     reset = _trace(env, "reset", env.reset, key)
     _check_reset_types(env, *reset)
     stepped = _trace(env, "step", env.step, key, reset[1], action)
@@ -105,20 +107,45 @@ def _trace(env, name, function, *args):
     except EnvCheckError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EnvCheckError(
-            f"{type(env).__name__}: {name}: cannot be traced by jax.jit ({type(error).__name__}: {reason}): use jnp "
-            "functions of the arguments, jnp.where instead of `if`, and no float(), int() or NumPy on arrays"
-        ) from error
+        problem = f"{type(env).__name__}: {name}: "
+        if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+            problem += (
+                f"cannot be traced by jax.jit ({user_code.describe(error)}): use jnp functions of the arguments, "
+                "jnp.where instead of `if`, and no float(), int() or NumPy on arrays"
+            )
+        else:
+            problem += f"fails under jax.jit ({user_code.describe(error)}): let it return arrays for every state"
+        raise EnvCheckError(problem) from error
+
+
+def _check_hooks(env, key, action) -> None:
+    """What an environment's own functions return, before the base class makes a time step of it."""
+    if type(env).reset is not Environment.reset or type(env).step is not Environment.step:
+        return
+    state = _trace(env, "initial_state", env.initial_state, key)
+    _check_state_type(env, state)
+    returned = _trace(env, "transition", env.transition, key, state, action)
+    if not isinstance(returned, tuple) or len(returned) != 4:
+        what = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+        fail(env, "transition", f"returns {what}", "return (state, reward, terminated, info)")
+    _check_state_type(env, returned[0])
+    for name, leaf in zip(("reward", "terminated"), returned[1:3], strict=True):
+        if getattr(leaf, "shape", None) not in ((), (env.num_agents,)):
+            what = describe(leaf) if hasattr(leaf, "shape") else type(leaf).__name__
+            fail(env, f"{name} of transition", what, f"return [{env.num_agents}], one value an agent, or [] for all")
+
+
+def _check_state_type(env, state) -> None:
+    if not isinstance(state, EnvState):
+        fail(
+            env, "state", f"{type(state).__name__} is not an EnvState", "subclass EnvState with @flax.struct.dataclass"
+        )
 
 
 def _check_reset_types(env, timestep, state) -> None:
     if not isinstance(timestep, TimeStep):
         fail(env, "reset", f"returns {type(timestep).__name__} first", "return (TimeStep, state)")
-    if not isinstance(state, EnvState):
-        fail(
-            env, "state", f"{type(state).__name__} is not an EnvState", "subclass EnvState with @flax.struct.dataclass"
-        )
+    _check_state_type(env, state)
     for name, leaf in named_leaves((timestep, state)):
         if leaf.weak_type:
             advice = "give it a dtype, for example jnp.zeros((), jnp.int32) or jnp.asarray(x, jnp.float32)"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from jaxmarl_llm import user_code
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.envs.registry import call_factory, environment_factory
 from jaxmarl_llm.errors import UserError, unknown_name
@@ -30,36 +31,64 @@ def import_factory(path: str) -> Any:
       path: `package.module:Name`; the working folder is searched too.
 
     Raises:
-      UserError: no such module or name.
+      UserError: no such module or name, or the module itself fails.
     """
     module_name, _, attribute = path.partition(":")
+    if not all(name.isidentifier() for name in (*module_name.split("."), attribute)):
+        raise UserError(f"'{path}' is no import path: give one such as mypackage.mymodule:MyEnvironment")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"cannot import environment '{path}': {error}") from None
+    except (Exception, SystemExit) as error:
+        line = f"cannot import environment '{path}': {user_code.describe(error)}"
+        # What cannot be found needs no traceback.
+        raise UserError(line if user_code.place(error) is None else user_code.with_advice(line)) from error
     if not hasattr(module, attribute):
         names = [name for name in dir(module) if not name.startswith("_")]
         raise unknown_name(f"environment in module {module_name}", attribute, names)
-    return getattr(module, attribute)
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        raise UserError(f"environment {path} is {factory!r}: name a class, or a function that makes an environment")
+    return factory
 
 
 def build_environment(config: TrainConfig) -> Environment:
-    """The raw environment of a configuration.
+    """The raw environment of a configuration; of one by import path, its first reset is checked too.
 
     Raises:
-      UserError: no such environment or setting, or a setting that the environment refuses.
+      UserError: no such environment or setting, a setting that the environment refuses, or an environment that breaks
+        the contract.
     """
     settings = {name: _hashable(value) for name, value in config.env_args.items()}
-    factory = import_factory(config.env) if ":" in config.env else environment_factory(config.env)
+    is_users = ":" in config.env
+    factory = import_factory(config.env) if is_users else environment_factory(config.env)
     try:
         env = call_factory(config.env, factory, settings)
-    except TypeError as error:
-        raise UserError(f"environment {config.env} refuses its settings {settings}: {error}") from None
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        line = f"environment {config.env} refuses its settings {settings}: {user_code.describe(error)}"
+        raise UserError(user_code.with_advice(line)) from error
     if not isinstance(env, Environment):
         raise UserError(f"{config.env} makes a {type(env).__name__}, not a jaxmarl_llm.Environment")
+    if is_users:
+        _check_environment(config.env, env)
     return env
+
+
+def _check_environment(name: str, env: Environment) -> None:
+    from jaxmarl_llm.envs.checks import EnvCheckError, check_beginning
+
+    try:
+        check_beginning(env)
+    except UserError:
+        raise
+    except EnvCheckError as error:
+        line = f"environment {name} breaks the contract: {error}"
+        raise UserError(user_code.with_advice(line) if error.__cause__ else line) from error
+    except (Exception, SystemExit) as error:
+        raise UserError(user_code.with_advice(f"environment {name} fails: {user_code.describe(error)}")) from error
 
 
 def build_learner(config: TrainConfig) -> Any:

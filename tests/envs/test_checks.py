@@ -201,6 +201,32 @@ class WrongDtype(Walk):
         return super().observe(state).astype(jnp.bfloat16)
 
 
+class LongReward(Walk):
+    def transition(self, key, state, action):
+        state, _, *rest = super().transition(key, state, action)
+        return state, jnp.ones(3), *rest
+
+
+class ThreeValues(Walk):
+    def transition(self, key, state, action):
+        return super().transition(key, state, action)[:3]
+
+
+class NoState(Walk):
+    def initial_state(self, key):
+        return {"step": 0}
+
+
+class Raises(Walk):
+    def transition(self, key, state, action):
+        raise RuntimeError("two\nlines")
+
+
+class NanObservation(Walk):
+    def observe(self, state):
+        return super().observe(state) / 0.0
+
+
 class ShapedReward(Walk):
     def transition(self, key, state, action):
         *rest, info = super().transition(key, state, action)
@@ -317,11 +343,16 @@ class FloatPicture(Walk):
         (WeakState(), "state.step: weakly typed at reset"),
         (OtherDtype(), r"state.position: int32\[2\] after reset but int16\[2\] after step"),
         (OtherStructure(), r"timestep.info\['shaped_reward'\]: reset and step return different structures"),
-        (PythonBranch(), "reset: cannot be traced by jax.jit .*Bool.*jnp.where instead of `if`"),
+        (PythonBranch(), "transition: cannot be traced by jax.jit .*Bool.*jnp.where instead of `if`"),
         (NotATimeStep(), "reset: returns .* first"),
         (IntegerMask(), r"timestep.action_mask: int32\[2, 3\]: return bool\[2, 3\]"),
         (WrongShape(), r"timestep.observation: float32\[2, 3\]: observation_space asks for float32\[2, 4\]"),
         (WrongDtype(), r"timestep.observation: bfloat16\[2, 4\]"),
+        (LongReward(), r"reward of transition: float32\[3\]: return \[2\], one value an agent"),
+        (ThreeValues(), r"transition: returns 3 values: return \(state, reward, terminated, info\)"),
+        (NoState(), "state: dict is not an EnvState"),
+        (Raises(), r"transition: fails under jax.jit \(RuntimeError: two lines \(.*test_checks.py:\d+\)\)"),
+        (NanObservation(), "timestep.observation: NaN or infinite"),
         (ShapedReward(), r"info\['shaped_reward'\]: float32\[\]: return float32\[2\]"),
         (SquareGlobalState(), r"global_state: float32\[2, 4\]: return a flat float32 vector"),
         (OutOfSpace(), r"timestep.observation: values in \[0.0, 2.0\] lie outside"),
