@@ -70,7 +70,7 @@ def test_files_and_resume(tmp_path, trained, capsys):
     assert main([*ARGUMENTS, "--out", str(folder)]) == 2
     assert "add --resume" in capsys.readouterr().err
     assert main(["ablate", "quick", "--resume", "--out", str(folder)]) == 2
-    assert "iterations: 29 -> 40" in capsys.readouterr().err
+    assert "iterations: 29 -> 30" in capsys.readouterr().err
 
 
 def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxmarl_llm.cli import DIVERGED
 from jaxmarl_llm.cli.options import option_value, parse_options
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, load_preset
@@ -83,11 +84,15 @@ def ablate_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.workflows.ablation.results import read_header
     from jaxmarl_llm.workflows.ablation.runner import make_runner
 
-    console = Console()
+    console, config = Console(), options.config
+    matrix = (
+        f"{', '.join(config.workflows)} x {', '.join(config.sharing)} x {', '.join((*config.tasks, *config.sizes))}"
+    )
+    console.print(f"{matrix}, {config.num_seeds} seeds -> {folder}", highlight=False, soft_wrap=True)
     start = time.monotonic()
     try:
         results = run_ablation(
-            options.config,
+            config,
             folder,
             make_runner,
             resume=options.resume,
@@ -97,7 +102,10 @@ def ablate_command(arguments: Sequence[str]) -> int:
     except TrainingInterrupted as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
-    summary = write_report(folder, options.config, results, read_header(folder)[1])
+    except FloatingPointError as error:
+        print(f"error: {error} (--pretraining-args)", file=sys.stderr)
+        return DIVERGED
+    summary = write_report(folder, config, results, read_header(folder)[1])
     print_summary(summary, folder, console, time.monotonic() - start)
     return 0
 
@@ -160,7 +168,7 @@ def make_watcher(console: Any) -> Any:
             self.bar.start()
 
         def begin(self, cell):
-            self._show(cell.name, 0, "compiling")
+            self._show(cell.name, 0, "preparing")
 
         def advance(self, cell, iteration, accuracy):
             self._show(cell.name, iteration, f"accuracy {accuracy:.3f}")

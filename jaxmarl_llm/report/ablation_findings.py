@@ -42,9 +42,10 @@ def _setting(summary: dict[str, Any]) -> dict[str, Any]:
     seeds = config["num_seeds"]
     how = "likeliest tokens" if config["eval_greedy"] else "sampled tokens"
     text = (
-        "{cells} cells with {seeds} seed{plural} each, {iterations} updates. Accuracy is that of {how} on the same "
-        "{problems} held-out problems; one evaluation has a standard error of up to {error:.3f} from their number. "
-        "Peak and final are means of {window} evaluations; the peak is chosen among them, so it is a little too high. "
+        "{cells} cell{cell_plural} with {seeds} seed{plural} each, {iterations} updates. Accuracy is that of {how} on "
+        "the same {problems} held-out problems; from their number one evaluation has a standard error of up to "
+        "{error:.3f}. Peak and final are means of {window} evaluations; the peak is chosen among them, so it is a "
+        "little too high. "
     )
     if seeds < MIN_SEEDS:
         text += (
@@ -58,6 +59,7 @@ def _setting(summary: dict[str, Any]) -> dict[str, Any]:
         cells=len(summary["cells"]),
         seeds=seeds,
         plural="s" if seeds > 1 else "",
+        cell_plural="s" if len(summary["cells"]) > 1 else "",
         iterations=config["iterations"],
         how=how,
         problems=evaluation["problems"],
@@ -74,10 +76,16 @@ def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return []
     gains = [cell["gain"]["mean"] for cell in known]
     best, worst = known[gains.index(max(gains))], known[gains.index(min(gains))]
+    text = "Training ends {bar:.3f} or more above the base in {reached} of {teams} multi-agent cells, and below it in "
+    text += "{below}. "
+    text += (
+        "The gain lies between {low:+.3f} ({worst}) and {high:+.3f} ({best})."
+        if len(gains) > 1
+        else "The gain is {low:+.3f}."
+    )
     return [
         finding(
-            "Training ends {bar:.3f} or more above the base in {reached} of {teams} multi-agent cells, and below it in "
-            "{below}. The gain lies between {low:+.3f} ({worst}) and {high:+.3f} ({best}).",
+            text,
             bar=_WORTHWHILE,
             reached=sum(gain >= _WORTHWHILE for gain in gains),
             teams=len(teams),
@@ -91,7 +99,7 @@ def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def label(cell: dict[str, Any]) -> str:
-    """A cell in a few characters, such as `voting SP`; task and size where they are not told by the place."""
+    """A cell in a few words, such as `voting SP arithmetic tiny`."""
     return f"{cell['workflow']} {SHARING_NAMES[cell['sharing']]} {cell['task']} {cell['size']}"
 
 

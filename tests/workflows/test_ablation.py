@@ -155,7 +155,8 @@ def test_other_folders_are_left_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_trains_a_matrix(tmp_path):
+def test_trains_a_matrix(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     from jaxmarl_llm.workflows.ablation.runner import make_runner
 
     config = Ablation(

@@ -37,7 +37,7 @@ class Ablation:
     """N: generators of voting, workers of orch_workers."""
     rounds: int = 3
     """R: the most rounds of eval_opt."""
-    iterations: int = 40
+    iterations: int = 30
     """Updates of each cell."""
     num_problems: int = 64
     """Fresh problems of an update."""

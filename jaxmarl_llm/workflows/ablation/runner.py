@@ -12,13 +12,12 @@ import numpy as np
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.training.devices import place
-from jaxmarl_llm.workflows import make_task, make_team, make_workflow
+from jaxmarl_llm.workflows import Pretraining, base_policy, make_pretraining, make_task, make_team, make_workflow
 from jaxmarl_llm.workflows.ablation.loop import OnIteration
 from jaxmarl_llm.workflows.ablation.matrix import STUDY, Ablation, Cell
 from jaxmarl_llm.workflows.ablation.program import compile_cell
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.learner import WorkflowLearner
-from jaxmarl_llm.workflows.pretraining import Pretraining, make_pretraining, pretrain
 
 # Fields of `Ablation` that are settings of the learner under the same name.
 _SETTINGS = ("num_problems", "group_size", "learning_rate")
@@ -81,10 +80,10 @@ class CellRunner:
         return WorkflowLearner(bound=bound, team=team, **settings)
 
     def base_params(self, cell: Cell) -> Any:
-        """The base policy's parameters, without an axis P."""
+        """The base policy's parameters, without an axis P; from disk where they have been made before."""
         key = cell.task, cell.size
         if key not in self._bases:
-            self._bases[key] = pretrain(self.pretraining(cell)).params
+            self._bases[key] = base_policy(self.pretraining(cell))
         return self._bases[key]
 
     def __call__(self, cell: Cell, on_iteration: OnIteration) -> CellResult:
