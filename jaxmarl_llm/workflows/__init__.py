@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from jaxmarl_llm.workflows.base_evaluation import evaluate_base as evaluate_base
+    from jaxmarl_llm.workflows.base_policies import base_policy as base_policy
     from jaxmarl_llm.workflows.bound import BoundWorkflow as BoundWorkflow
     from jaxmarl_llm.workflows.bound import bind as bind
     from jaxmarl_llm.workflows.bound import build_vocabulary as build_vocabulary
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.messages import Synthesis as Synthesis
     from jaxmarl_llm.workflows.messages import Verdict as Verdict
     from jaxmarl_llm.workflows.policies import sharing as sharing
+    from jaxmarl_llm.workflows.pretraining import Pretraining as Pretraining
+    from jaxmarl_llm.workflows.pretraining import make_pretraining as make_pretraining
+    from jaxmarl_llm.workflows.pretraining import pretrain as pretrain
     from jaxmarl_llm.workflows.replay import replay_message as replay_message
     from jaxmarl_llm.workflows.rollout import CallSamples as CallSamples
     from jaxmarl_llm.workflows.rollout import Episodes as Episodes
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.vocabulary import Vocabulary as Vocabulary
 
 _MODULES = {
+    "base_evaluation": ("evaluate_base",),
+    "base_policies": ("base_policy",),
     "bound": ("BoundWorkflow", "bind", "build_vocabulary"),
     "builtin": ("make_workflow", "register_workflow", "workflow_names"),
     "drawing": ("draw_workflow",),
@@ -59,6 +66,7 @@ _MODULES = {
     "learner": ("WorkflowLearner", "WorkflowState"),
     "messages": ("Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
     "policies": ("sharing",),
+    "pretraining": ("Pretraining", "make_pretraining", "pretrain"),
     "replay": ("replay_message",),
     "rollout": ("CallSamples", "Episodes", "play"),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from jaxmarl_llm.workflows.bound import BoundWorkflow
@@ -27,8 +28,11 @@ class Exchange:
     asked: jax.Array
 
 
+Skill = jax.Array | float | Mapping[str, jax.Array | float]
+
+
 def teach(
-    bound: BoundWorkflow, key: jax.Array, problem: Problem, skill: jax.Array | float | Mapping[str, float]
+    bound: BoundWorkflow, key: jax.Array, problem: Problem, skill: Skill, advice: Skill | None = None
 ) -> tuple[tuple[Exchange, ...], Transcript]:
     """Plays one episode with teachers in all roles; pure, for `jax.vmap`.
 
@@ -37,6 +41,8 @@ def teach(
       key: for chance.
       problem: one problem.
       skill: probability that a teacher does what is right, in [0, 1], or role to skill.
+      advice: of the same kind as `skill`; if given, the exchanges hold what teachers of this skill would have written,
+        in an episode that goes on with what those of `skill` wrote.
 
     Returns:
       An exchange for each of `workflow.turns`, and the transcript at the end.
@@ -46,7 +52,18 @@ def teach(
     turns = bound.workflow.turns
     for turn, turn_key in zip(turns, jax.random.split(key, len(turns)), strict=True):
         prompt, prompt_length, asked = bound.prompt(transcript, turn)
-        completion, length = bound.teacher(transcript, turn.call, turn_key, skill)
-        transcript = bound.record(transcript, turn.call, completion, length, asked)
-        exchanges.append(Exchange(prompt, prompt_length, completion, length, asked))
+
+        def write(skill, transcript=transcript, turn=turn, turn_key=turn_key):
+            return bound.teacher(transcript, turn.call, turn_key, skill)
+
+        if advice is None:
+            written = advised = write(skill)
+        else:
+            # Both from one chance: they differ only where the skills do.
+            both = jax.vmap(write)(jax.tree.map(lambda *skills: jnp.stack(skills), skill, advice))
+            written, advised = ((both[0][index], both[1][index]) for index in range(2))
+        tokens, length = written
+        transcript = bound.record(transcript, turn.call, tokens, length, asked)
+        tokens, length = advised
+        exchanges.append(Exchange(prompt, prompt_length, tokens, length, asked))
     return tuple(exchanges), transcript
