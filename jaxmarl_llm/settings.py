@@ -2,12 +2,17 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
 from jaxmarl_llm.errors import UserError, unknown_name
+
+# Of an int32, which is what counts are on a device.
+LARGEST = 2**31 - 1
+LARGEST_WIDTH = 2**16
 
 
 def takes_settings_of(configuration: type, *builders: Callable, without: tuple[str, ...] = ()) -> Callable:
@@ -59,12 +64,40 @@ def check_choices(learner: Any, **choices: Iterable[str]) -> None:
             raise unknown_name(name, getattr(learner, name), known)
 
 
-def check_counts(learner: Any, *names: str, at_least: int = 1) -> None:
-    """Raises `UserError` where an attribute of the learner is no whole number or is too small."""
+def check_counts(learner: Any, *names: str, at_least: int = 1, at_most: int = LARGEST) -> None:
+    """Raises `UserError` where an attribute of the learner is no whole number or is out of range."""
     for name in names:
         count = getattr(learner, name)
-        if count < at_least or int(count) != count:
-            raise UserError(f"{name} must be a whole number of at least {at_least}, got {count}")
+        # What is not finite fails the comparison.
+        if not at_least <= count <= at_most or int(count) != count:
+            raise UserError(f"{name} must be a whole number of at least {at_least} and at most {at_most}, got {count}")
+
+
+def check_widths(name: str, widths: Any) -> tuple[int, ...]:
+    """The widths of layers as a tuple; raises `UserError` where they are no list of positive whole numbers."""
+    if not isinstance(widths, list | tuple) or not widths:
+        raise UserError(f"{name} must be a list of whole numbers, such as [64, 64], got {widths!r}")
+    for width in widths:
+        if type(width) is not int or not 1 <= width <= LARGEST_WIDTH:
+            raise UserError(f"{name} must be whole numbers from 1 to {LARGEST_WIDTH}, got {widths!r}")
+    return tuple(widths)
+
+
+def check_finite(learner: Any, *, signed: Iterable[str] = ()) -> None:
+    """Raises `UserError` where a number of the learner is not finite or, but for those that are signed, negative.
+
+    Whole numbers must also fit into 32 bits. Arrays, as under `vmap`, are not judged.
+    """
+    for field in dataclasses.fields(learner):
+        number = getattr(learner, field.name)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        low = -math.inf if field.name in signed else 0
+        if not (low <= number and math.isfinite(number)):
+            least = "" if field.name in signed else " and at least 0"
+            raise UserError(f"{field.name} must be finite{least}, got {number}")
+        if isinstance(number, int) and field.metadata.get("pytree_node") is False and number > LARGEST:
+            raise UserError(f"{field.name} must be at most {LARGEST}, got {number}")
 
 
 def check_numbers(learner: Any, *names: str, above: float | None = None) -> None:

@@ -13,7 +13,7 @@ from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
 from jaxmarl_llm.algorithms.schedules import SCHEDULES, anneal
 from jaxmarl_llm.envs.base import Environment, TimeStep
 from jaxmarl_llm.networks.team import TeamNetwork
-from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
+from jaxmarl_llm.settings import check_choices, check_counts, check_finite, check_numbers
 
 
 @struct.dataclass(kw_only=True)
@@ -67,6 +67,8 @@ class Learner:
         check_counts(self, "role_gradient_rows", at_least=0)
         check_numbers(self, "discount")
         check_numbers(self, "total_steps", "max_grad_norm", above=0.0)
+        # A clip of 0 or less is none.
+        check_finite(self, signed=("shaped_reward_coefficient", "value_clip"))
 
     def progress(self, update: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """`(steps_done, learning_rate, shaped_weight)` `[]` float32 before the update of that number."""

@@ -24,6 +24,8 @@ _BUILTIN = {
     "coin_game": "jaxmarl_llm.envs.gridworld.coin_game:CoinGame",
 }
 _REGISTERED: dict[str, Callable[..., Environment]] = {}
+# Whole numbers are int32 on a device.
+_LARGEST = 2**31 - 1
 _MEANING = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -116,6 +118,8 @@ def _convert(what: str, value: Any, hint: Any) -> Any:
     Other values, and settings of other types, are for the environment to judge.
     """
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if int in kinds and type(value) in (int, float) and abs(value) > _LARGEST and float not in kinds:
+        raise UserError(f"{what} must be a whole number of at most {_LARGEST}, got {value}")
     judged = set(kinds) <= {*_MEANING, type(None)} and type(value) in (*_MEANING, tuple, list, type(None))
     if not judged or type(value) in kinds:
         return value

@@ -17,6 +17,11 @@ from jaxmarl_llm.training.config import FIELDS, TrainConfig, check_config, learn
 _VALUE_FAMILY = ("iql", "vdn", "qmix", "weighted_qmix")
 # What the environment and the name of the algorithm decide.
 _FIXED = ("env", "mixer")
+# Of the settings of the value family, those of some mixers alone.
+_ONLY_OF = {
+    **dict.fromkeys(("embed_dim", "hypernet_size"), ("qmix", "weighted_qmix")),
+    **dict.fromkeys(("central_hidden_sizes", "weighting", "weight_floor"), ("weighted_qmix",)),
+}
 
 
 def _hashable(value: Any) -> Any:
@@ -109,6 +114,10 @@ def build_learner(config: TrainConfig) -> Any:
             raise UserError(f"{name} is an option of its own: give it as --{name.replace('_', '-')} instead")
         if name not in parameters or name in _FIXED:
             raise unknown_name(f"setting of {config.algorithm}", name, set(parameters) - set(FIELDS) - set(_FIXED))
+        users = _ONLY_OF.get(name, (config.algorithm,))
+        if config.algorithm not in users:
+            raise UserError(f"{name} is a setting of {' and '.join(users)}, {config.algorithm} has no use for it: "
+                            "leave it out")  # fmt: skip
 
     # The names and types of the settings are the family's.
     @functools.wraps(family)

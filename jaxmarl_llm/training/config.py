@@ -358,7 +358,13 @@ _MINIMUM = {
     **dict.fromkeys(("eval_episodes", "keep_checkpoints"), 1),
     **dict.fromkeys(("eval_every", "checkpoint_every"), -1),
     **dict.fromkeys(("seed", "num_devices", "log_every", "shaped_reward_horizon", "value_coefficient"), 0),
+    "entropy_coefficient": 0,
 }
+
+
+# Steps are counted on the host, all other whole numbers are int32 on a device.
+_STEPS = ("total_steps", "eval_every", "log_every", "checkpoint_every")
+_LARGEST = 10**15
 
 
 def check_config(config: TrainConfig) -> None:
@@ -372,6 +378,11 @@ def check_config(config: TrainConfig) -> None:
         if not value >= minimum:
             raise UserError(f"{name} must be at least {minimum}, got {value}")
     for name in FIELDS:
+        value = getattr(config, name)
+        largest = _LARGEST if name in _STEPS else 2**31 - 1
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(type(number) is int and number > largest for number in numbers):
+            raise UserError(f"{name} must be at most {largest}, got {value}")
         if isinstance(getattr(config, name), float) and not math.isfinite(getattr(config, name)):
             raise UserError(f"{name} must be finite, got {getattr(config, name)}")
     for name in ("discount", "gae_lambda"):

@@ -53,11 +53,40 @@ def test_learner_fields_have_the_learners_names_and_defaults():
         ({"algorithm_args": {"batch_size": "many"}}, "setting batch_size of qmix must be a whole number"),
         ({"algorithm_args": {"learning_rate": 1}}, "give it as --learning-rate instead"),
         ({"algorithm_args": {"mixer": "sum"}}, "unknown setting of qmix 'mixer'"),
+        ({"algorithm_args": {"weighting": "central"}}, "a setting of weighted_qmix, qmix has no use for it"),
+        ({"algorithm": "vdn", "algorithm_args": {"embed_dim": 8}}, "a setting of qmix and weighted_qmix, vdn has no"),
+        ({"algorithm_args": {"batch_size": 1e30}}, "batch_size of qmix must be a whole number of at most 2147483647"),
+        ({"algorithm_args": {"gradient_steps": 10**12}}, "gradient_steps of qmix must be a whole number of at most"),
+        ({"env_args": {"max_steps": 1e30}}, "max_steps of two_step must be a whole number of at most"),
+        ({"algorithm_args": {"priority_exponent": -1}}, "priority_exponent must lie between 0 and 1"),
+        ({"algorithm_args": {"priority_exponent": math.nan}}, "priority_exponent must lie between 0 and 1"),
+        ({"algorithm_args": {"priority_weight_exponent": math.inf}}, "priority_weight_exponent must lie between 0 and"),
+        ({"algorithm_args": {"learning_starts": -1}}, "learning_starts must be finite and at least 0"),
+        ({"algorithm_args": {"learning_starts": math.nan}}, "learning_starts must be finite"),
+        ({"algorithm_args": {"epsilon_steps": math.inf}}, "epsilon_steps must be finite"),
+        ({"algorithm_args": {"embed_dim": 10**9}}, "embed_dim must be whole numbers from 1 to 65536"),
+        *(
+            (
+                {"algorithm": "weighted_qmix", "algorithm_args": {"central_hidden_sizes": sizes}},
+                "central_hidden_sizes must",
+            )
+            for sizes in ("abc", 3, [], [0], [-3], [1.5], [10**30])
+        ),
+        (
+            {"algorithm": "happo", "algorithm_args": {"penalty_coefficient": -1}},
+            "penalty_coefficient must be finite and",
+        ),
+        ({"algorithm": "ippo", "entropy_coefficient_final": -1.0}, "entropy_coefficient_final must be finite and at"),
     ],
 )
 def test_settings_that_an_algorithm_does_not_take_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         build_learner(config_from_mapping({"algorithm": "qmix", "env": "two_step"} | values, "my.yaml"))
+
+
+def test_a_value_clip_of_0_or_less_is_none():
+    for value_clip in (0.0, -1.0):
+        assert build_learner(TrainConfig(env="two_step", value_clip=value_clip)).value_clip == value_clip
 
 
 def test_algorithms_that_take_turns_isolate_their_policies():
@@ -184,6 +213,7 @@ def test_counts():
     [
         *(("num_envs", 0), ("discount", 1.5), ("learning_rate", 0.0), ("hidden_sizes", (0,)), ("eval_episodes", 0)),
         *(("learning_rate", math.inf), ("entropy_coefficient", math.nan), ("shaped_reward_horizon", math.inf)),
+        *(("num_envs", 2**31), ("hidden_sizes", (64, 10**30)), ("total_steps", 10**30), ("entropy_coefficient", -1.0)),
     ],
 )
 def test_values_out_of_range_are_refused(field, value):

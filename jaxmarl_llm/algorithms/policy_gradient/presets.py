@@ -107,7 +107,6 @@ def policy_gradient(
 
 def _check_settings(learner: PolicyGradient) -> None:
     """Refuses choices and numbers that are wrong by themselves."""
-    learner.check()
     check_choices(learner, credit=CREDITS, trust_region=_TRUST_REGIONS, update_order=_ORDERS)
     if isinstance(learner.resample, str):
         check_choices(learner, resample=_RESAMPLE)
@@ -117,6 +116,7 @@ def _check_settings(learner: PolicyGradient) -> None:
     check_counts(learner, "counterfactual_horizon", at_least=0)
     check_numbers(learner, "gae_lambda")
     check_numbers(learner, "kl_radius", "fisher_damping", above=0.0)
+    learner.check()
     num_actions = learner.env.action_space.n
     if not 0 <= learner.default_action < num_actions:
         raise UserError(f"default_action must be one of the {num_actions} actions, got {learner.default_action}")

@@ -4,13 +4,19 @@ from typing import Any
 
 from jaxmarl_llm.algorithms.value.learner import ValueLearner
 from jaxmarl_llm.envs.base import Environment
-from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
 from jaxmarl_llm.networks.q_network import build_q_network
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.networks.team import TeamNetwork
-from jaxmarl_llm.settings import check_choices, check_counts, check_numbers, split_settings, takes_settings_of
+from jaxmarl_llm.settings import (
+    check_choices,
+    check_counts,
+    check_numbers,
+    check_widths,
+    split_settings,
+    takes_settings_of,
+)
 
 MIXERS = ("none", "sum", "monotonic", "weighted")
 WEIGHTINGS = ("optimistic", "central")
@@ -79,12 +85,11 @@ def value_learner(
       UserError: a setting that cannot work, with what to do.
     """
     for name, width in {"embed_dim": embed_dim, "hypernet_size": hypernet_size}.items():
-        if width < 1:
-            raise UserError(f"{name} must be at least 1, got {width}")
+        check_widths(name, (width,))
     network, settings = split_settings(settings, *_BUILDERS, without=_NOT_SETTINGS)
     module = build_q_network(env.observation_space, env.action_space.n, env.num_agents, **network)
     monotonic = mixer in ("monotonic", "weighted")
-    central = JointActionValue(env.action_space.n, tuple(central_hidden_sizes))
+    central = JointActionValue(env.action_space.n, check_widths("central_hidden_sizes", central_hidden_sizes))
     learner = ValueLearner(
         env=env,
         network_module=TeamNetwork(module, sharing_table(sharing, env.num_agents)),
@@ -93,8 +98,9 @@ def value_learner(
         central_module=central if mixer == "weighted" else None,
         **settings,
     )
-    learner.check()
     check_choices(learner, mixer=MIXERS, weighting=WEIGHTINGS)
     check_counts(learner, "gradient_steps", "batch_size", "replay_size", "target_update_interval")
     check_numbers(learner, "epsilon", "epsilon_final", "td_lambda", "target_update_rate", "weight_floor")
+    check_numbers(learner, "priority_exponent", "priority_weight_exponent")
+    learner.check()
     return learner
