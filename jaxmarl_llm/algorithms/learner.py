@@ -60,6 +60,11 @@ class Learner:
         """Environment steps of one update."""
         return self.num_envs * self.rollout_length
 
+    @property
+    def shareable(self) -> bool:
+        """Whether several devices can share an update, given enough environments."""
+        return True
+
     def check(self) -> None:
         """Raises `UserError` where a setting is wrong by itself."""
         check_choices(self, learning_rate_schedule=SCHEDULES)

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.algorithms.shapes import of_one_shape
+
 
 def gae(reward, value, next_value, terminated, boundary, *, discount=0.99, gae_lambda=0.95):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16), with correct ends of episodes.
@@ -21,7 +23,13 @@ def gae(reward, value, next_value, terminated, boundary, *, discount=0.99, gae_l
 
     Returns:
       `(advantage, target)`, both `[T, ...]`; `target = advantage + value` is the λ-return.
+
+    Raises:
+      ValueError: shapes that differ.
     """
+    reward, value, next_value, terminated, boundary = of_one_shape(
+        reward=reward, value=value, next_value=next_value, terminated=terminated, boundary=boundary
+    )
     difference = reward + discount * jnp.where(terminated, 0.0, next_value) - value
     decay = discount * gae_lambda * (1.0 - boundary)
 
@@ -47,10 +55,16 @@ def td_lambda(reward, next_value, terminated, boundary, *, discount=0.99, td_lam
 
     Returns:
       `[T, ...]` targets; the last step of the array is treated as a boundary.
+
+    Raises:
+      ValueError: shapes that differ.
     """
+    reward, next_value, terminated, boundary = of_one_shape(
+        reward=reward, next_value=next_value, terminated=terminated, boundary=boundary
+    )
     bootstrap = discount * jnp.where(terminated, 0.0, next_value)
     one_step = reward + bootstrap
-    boundary = jnp.asarray(boundary, bool).at[-1].set(True)
+    boundary = boundary.astype(bool).at[-1].set(True)
 
     def backward(following, step):
         reward, bootstrap, one_step, boundary = step

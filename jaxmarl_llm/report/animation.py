@@ -91,7 +91,7 @@ def write_episode_gif(
     episode: Episode,
     *,
     frames_per_second: float = 8.0,
-    max_frames: int = 400,
+    max_frames: int = 1001,
     max_side: int = 480,
     colors: int = 64,
 ) -> Path:
@@ -102,7 +102,7 @@ def write_episode_gif(
       env: the environment, which must have a renderer.
       episode: what `record_episode` returned.
       frames_per_second: of the animation; the last frame stays for two seconds.
-      max_frames: longer episodes are cut there.
+      max_frames: of longer episodes only the beginning and the last picture are shown.
       max_side: larger pictures are scaled down to this many pixels a side.
       colors: size of the palette, shared by all frames.
 
@@ -117,8 +117,11 @@ def write_episode_gif(
     frames = []
     returns = np.concatenate([[0.0], np.cumsum(episode.rewards.mean(-1))])
     rewards = np.concatenate([[0.0], episode.rewards.mean(-1)])
-    shown = min(len(episode.states), max_frames)
-    for t in range(shown):
+    shown = list(range(len(episode.states)))
+    if len(shown) > max_frames:
+        # The end is what the return stands for.
+        shown = [*shown[: max_frames - 1], shown[-1]]
+    for t in shown:
         try:
             picture = np.asarray(env.render(episode.states[t]), np.uint8)
         except NotImplementedError as error:
@@ -130,7 +133,7 @@ def write_episode_gif(
         frames.append(_with_strip(image, t, len(episode), rewards[t], returns[t]))
     palette = _shared_palette(frames, colors)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    duration = [round(1000 / frames_per_second)] * (shown - 1) + [2000]
+    duration = [round(1000 / frames_per_second)] * (len(shown) - 1) + [2000]
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=True)

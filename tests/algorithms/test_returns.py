@@ -110,3 +110,14 @@ def test_gradients_flow_to_the_values():
     reward, value, next_value, terminated, boundary = map(jnp.asarray, random_rollout(1))
     gradient = jax.grad(lambda v: gae(reward, v, next_value, terminated, boundary)[0].sum())(value)
     assert bool(jnp.all(gradient < 0))
+
+
+@pytest.mark.parametrize("wrong", ["reward", "value", "next_value", "terminated", "boundary"])
+def test_shapes_that_would_broadcast_are_refused(wrong):
+    arrays = {name: np.zeros((5, 3, 2)) for name in ("reward", "value", "next_value", "terminated", "boundary")}
+    for shape in [(5, 3), (3, 2), (5, 1, 2), (6, 3, 2)]:
+        with pytest.raises(ValueError, match=r"one shape \[T"):
+            gae(**(arrays | {wrong: np.zeros(shape)}))
+    with pytest.raises(ValueError, match="at least one step"):
+        td_lambda(*[np.zeros((0, 2))] * 4)
+    assert gae(*[[0.0, 1.0]] * 3, [False, True], [False, True])[0].shape == (2,)

@@ -94,6 +94,14 @@ def test_large_pictures_are_scaled_down_and_long_episodes_cut(tmp_path, key):
     with Image.open(path) as image:
         assert image.n_frames == 4
         assert image.width == 480
+        image.seek(3)
+        last = np.asarray(image.convert("RGB"), int)
+    whole = write_episode_gif(tmp_path / "whole.gif", env, episode)
+    with Image.open(whole) as image:
+        assert image.n_frames == len(episode) + 1
+        image.seek(len(episode))
+        # The last picture is that of the end.
+        assert np.abs(last - np.asarray(image.convert("RGB"), int)).mean() < 4
 
 
 def test_an_environment_without_renderer_is_one_clear_line(tmp_path, key):

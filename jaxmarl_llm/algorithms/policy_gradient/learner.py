@@ -88,10 +88,15 @@ class PolicyGradient(Learner):
     entropy_coefficient_final: float | None = None
 
     @property
+    def shareable(self) -> bool:
+        """Whether several devices can share an update, given enough environments."""
+        # Second derivatives, and means over the environments, are taken on one device.
+        return self.trust_region != "gate" and self.credit != "leave_one_out"
+
+    @property
     def env_groups(self) -> int:
         """Groups of environments that devices may share; minibatches are drawn within them."""
-        if self.trust_region == "gate" or self.credit == "leave_one_out":
-            # Second derivatives, and means over the environments, are taken on one device.
+        if not self.shareable:
             return 1
         recurrent = self.network_module.recurrent
         return mesh.env_groups(self.num_envs, 1 if recurrent else self.rollout_length, self.num_minibatches)
