@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.algorithms.shapes import of_one_shape
+from jaxmarl_llm.arguments import of_one_shape
 
 
 def gae(reward, value, next_value, terminated, boundary, *, discount=0.99, gae_lambda=0.95):
