@@ -43,9 +43,22 @@ def small_run(tmp_path):
         ("train nowhere.yaml", "cannot read nowhere.yaml"),
         ("train demo --num-env 3", "did you mean --num-envs"),
         ("train demo --no-resum", "did you mean --resume"),
-        ("train demo --num-envs x", "--num-envs: invalid literal"),
+        ("train demo --num-envs x", "--num-envs: expected a whole number such as 500000 or 5e5, got 'x'"),
+        ("train demo --num-envs=1.5", "--num-envs: expected a whole number"),
+        ("train demo --hidden-sizes 8 1.5", "--hidden-sizes: expected a whole number"),
+        ("train demo --hidden-sizes", "--hidden-sizes needs a value"),
+        ("train demo --num-envs 1e30", "num_envs must be at most 2147483647"),
+        ("train demo --network coordinater", "unknown network 'coordinater': did you mean coordinator?"),
+        ("train demo --activation gelu", "unknown activation 'gelu': did you mean relu?"),
+        ("train demo --sharing sharde", "unknown sharing 'sharde': did you mean shared?"),
+        ("train demo --sharing 0 x", "unknown sharing 'x': choose one of isolated, shared"),
+        ("train ippo_matrix_game --algorithm hatrpo --num-devices 2 --out {folder}/run", "update on one device"),
+        ("bench --env", "--env needs a value"),
+        ("bench --modes --num-envs 1", "--modes needs a value"),
+        ("bench --json {folder}", "--json cannot be written to"),
+        ("bench --json {folder}/nowhere/x.json", "--json cannot be written to"),
         ("train demo --num-envs 0", "num_envs must be at least 1"),
-        ("train demo --algorithm ipo", "('ippo', 'mappo', "),
+        ("train demo --algorithm ipo", "unknown algorithm 'ipo': did you mean ippo"),
         ("train demo --env-args layout", "expected name=value, got 'layout'"),
         ("train demo --total-steps 1.5", "expected a whole number"),
         ("train demo extra", "extra"),
@@ -196,6 +209,22 @@ def test_options_override_the_preset_and_settings_add_to_its_own():
     assert options.config.env_args == {}
     options, name = parse_train(["--env", "my.module:Env", "--sharing", "0", "0", "1", "--no-normalize-advantage"])
     assert options.config.sharing == (0, 0, 1) and not options.config.normalize_advantage and name == "Env"
+
+
+def test_whole_numbers_may_be_written_as_1e3():
+    arguments = ["demo", "--num-envs", "1e3", "--seed=2e1", "--hidden-sizes", "3e1", "40", "--sharing", "0", "1e0"]
+    config = parse_train(arguments)[0].config
+    assert (config.num_envs, config.seed, config.hidden_sizes, config.sharing) == (1000, 20, (30, 40), (0, 1))
+    assert parse_train(["demo", "--sharing", "None", "--network=gru"])[0].config.sharing is None
+
+
+def test_a_damaged_config_names_its_copy(tmp_path, capsys):
+    copy = tmp_path / "checkpoints" / "30" / "config.yaml"
+    copy.parent.mkdir(parents=True)
+    for path in (copy, tmp_path / "config.yaml"):
+        path.write_text("env: [")
+    assert main(["train", "--resume", "--out", str(tmp_path)]) == 2
+    assert f"cp {copy} {tmp_path}" in capsys.readouterr().err
 
 
 def test_settings_of_the_algorithm_add_to_the_presets():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def bench_command(arguments: Sequence[str]) -> int:
     for name in ("num_steps", "total_steps", "repeats"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+    if options.json is not None:
+        _check_writable(options.json)
     config = None if options.preset is None else load_preset(options.preset)
 
     from rich.console import Console
@@ -77,3 +80,10 @@ def bench_command(arguments: Sequence[str]) -> int:
         options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
         console.print(f"wrote {options.json}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Raises `UserError` where a file could not be written, which is better known before minutes of measuring."""
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not (path.exists() or path.parent.is_dir()) or not os.access(target, os.W_OK):
+        raise UserError(f"--json cannot be written to {path}: name a file in a folder that exists and can be written")

@@ -4,29 +4,78 @@ import contextlib
 import dataclasses
 import io
 import re
+import types
+import typing
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import tyro
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.training.config import parse_count
 
 OptionsT = TypeVar("OptionsT")
 
 
-def option_names(kind: type) -> Iterator[str]:
-    """The options that a dataclass becomes, such as `--num-envs`; nested dataclasses are taken as flat."""
-    for field in dataclasses.fields(kind):
-        annotation: Any = field.type
-        inner = getattr(annotation, "__origin__", annotation)
+def _options(kind: type) -> Iterator[tuple[str, Any]]:
+    """The options that a dataclass becomes, such as `--num-envs`, with their types; nested dataclasses are flat."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        inner = getattr(hint, "__origin__", hint)
         if dataclasses.is_dataclass(inner):
-            yield from option_names(inner)  # pyright: ignore[reportArgumentType]
-            continue
-        name = field.name.replace("_", "-")
-        yield f"--{name}"
+            yield from _options(inner)  # pyright: ignore[reportArgumentType]
+        else:
+            yield f"--{name.replace('_', '-')}", hint
+
+
+def option_names(kind: type) -> Iterator[str]:
+    """The options that a dataclass becomes, such as `--num-envs` and `--no-plots`."""
+    for name, hint in _options(kind):
+        yield name
         # An annotated flag has no opposite, see `tyro.conf.FlagCreatePairsOff`.
-        if annotation is bool:
-            yield f"--no-{name}"
+        if hint is bool:
+            yield f"--no-{name.removeprefix('--')}"
+
+
+def _with_plain_values(kind: type, arguments: Sequence[str]) -> list[str]:
+    """The arguments with whole numbers such as 1e3 written out.
+
+    Raises:
+      UserError: a value that is none of an option's choices, or no whole number; no value where there must be some.
+    """
+    hints = dict(_options(kind))
+    plain, option, hint = [], "", None
+    for i, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            option = name.replace("_", "-")
+            hint = hints.get(option)
+            if equals:
+                plain.append(f"{name}={_plain_value(option, hint, value)}")
+                continue
+            is_last = i + 1 == len(arguments) or arguments[i + 1].startswith("--")
+            if is_last and typing.get_origin(hint) is tuple:
+                raise UserError(f"{option} needs a value")
+            plain.append(argument)
+        else:
+            plain.append(_plain_value(option, hint, argument))
+    return plain
+
+
+def _plain_value(option: str, hint: Any, value: str) -> str:
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    choices = [
+        choice for kind in kinds if typing.get_origin(kind) is typing.Literal for choice in typing.get_args(kind)
+    ]
+    takes_counts = int in kinds or tuple[int, ...] in kinds
+    if value in choices or (value == "None" and type(None) in kinds) or not (choices or takes_counts):
+        return value
+    try:
+        if takes_counts:
+            return str(parse_count(value))
+    except ValueError as error:
+        if not choices:
+            raise UserError(f"{option}: {error}") from None
+    raise unknown_name(option.removeprefix("--"), value, choices)
 
 
 def option_value(arguments: Sequence[str], option: str) -> str | None:
@@ -59,11 +108,12 @@ def parse_options(
         name = argument.partition("=")[0].replace("_", "-")
         if name.startswith("--") and name not in known | {"--help"}:
             raise unknown_name("option", name, known)
+    arguments = _with_plain_values(kind, arguments)
     keywords = {} if default is None else {"default": default}
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(kind, args=list(arguments), prog=program, description=description, **keywords)
+            return tyro.cli(kind, args=arguments, prog=program, description=description, **keywords)
     except SystemExit as exit_:
         if not exit_.code:
             raise

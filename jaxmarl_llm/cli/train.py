@@ -58,10 +58,20 @@ def _base_config(preset: str | None, arguments: Sequence[str]) -> TrainConfig:
         path = Path(out) / "config.yaml"
         if not path.is_file():
             raise UserError(f"no run to resume in {out}: check --out, or name a preset to begin one there")
-        return load_yaml(path)
+        return _resumed_config(path)
     if option_value(arguments, "--env") is None and not {"-h", "--help"} & set(arguments):
         raise UserError(f"name a preset ({', '.join(preset_names())}) or an environment (--env NAME)")
     return TrainConfig()
+
+
+def _resumed_config(path: Path) -> TrainConfig:
+    try:
+        return load_yaml(path)
+    except UserError as error:
+        copies = sorted(path.parent.glob("checkpoints/*/config.yaml"), key=lambda copy: copy.stat().st_mtime)
+        if not copies:
+            raise
+        raise UserError(f"{error}; or restore it as the run saved it: cp {copies[-1]} {path.parent}") from None
 
 
 def _merge_settings(config: TrainConfig, base: TrainConfig, arguments: Sequence[str]) -> TrainConfig:

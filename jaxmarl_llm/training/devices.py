@@ -107,13 +107,14 @@ def use_cpu_cores() -> None:
         jax.config.update("jax_num_cpu_devices", min(cores, _MAX_CPU_DEVICES))
 
 
-def place(num_devices: int, env_groups: int) -> Placement:
+def place(num_devices: int, env_groups: int, *, shareable: bool = True) -> Placement:
     """Chooses the devices of a run.
 
     Args:
       num_devices: how many; 0 for as many as can share the environments evenly. A run of several processes always
         uses all.
       env_groups: the learner's groups of environments; the number of devices must divide it.
+      shareable: whether more environments would make more groups; for messages.
 
     Returns:
       A mesh over the first `num_devices` devices.
@@ -131,6 +132,9 @@ def place(num_devices: int, env_groups: int) -> Placement:
             f"num_devices is {num_devices}, but JAX sees {len(available)} ({available[0].platform}): "
             f"use --num-devices {len(available)} or fewer"
         )
+    if env_groups % num_devices and not shareable:
+        raise UserError("trust_region=gate (hatrpo) and credit=leave_one_out update on one device: "
+                        "use --num-devices 1")  # fmt: skip
     if env_groups % num_devices:
         possible = ", ".join(str(n) for n in range(1, env_groups + 1) if env_groups % n == 0)
         raise UserError(

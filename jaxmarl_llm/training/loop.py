@@ -114,7 +114,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     start, damaged = find_start(folder, config)
     learner: Any = build_learner(config)
     check_start(folder, config, start, learner.steps_per_update)
-    placement = place(config.num_devices, learner.env_groups)
+    placement = place(config.num_devices, learner.env_groups, shareable=learner.shareable)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")
     with contextlib.ExitStack() as stack:

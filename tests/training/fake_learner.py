@@ -25,6 +25,8 @@ class FakeLearner:
     rollout_length: int = struct.field(pytree_node=False, default=5)
     poison: int = struct.field(pytree_node=False, default=-1)
 
+    shareable = True
+
     @property
     def env_groups(self):
         return self.num_envs
