@@ -42,6 +42,7 @@ def configuration(workflow=VOTING, decoder=None, task=TASK, **settings):
     return make_pretraining(task, workflow, decoder=decoder, **settings)
 
 
+@pytest.mark.slow
 def test_examples_of_the_right_teachers_in_wrong_episodes(key):
     bound = bind(make_workflow("eval_opt", rounds=2), TASK)
     length = bound.context_length + 3
@@ -125,6 +126,7 @@ def test_only_completions_are_learned_from(key):
     jax.tree.map(np.testing.assert_array_equal, gradient, batched(params, jnp.asarray(other))[1])
 
 
+@pytest.mark.slow
 def test_learning_on_one_and_two_devices():
     task = make_task("arithmetic", operators="*", modulus=2)
     settings = {"num_steps": 110, "num_episodes": 22, "skill": 0.5, "skilled_share": 0.91}
@@ -173,6 +175,7 @@ def test_files_by_configuration(tmp_path, made, monkeypatch):
     assert base_policy_path(config).is_file() and tmp_path / "cache" in base_policy_path(config).parents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
 def test_damaged_files_are_made_again(damage, tmp_path, made):
     config = configuration()

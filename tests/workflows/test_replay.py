@@ -13,6 +13,7 @@ from jaxmarl_llm.workflows.rollout import play
 ALTERNATIVES, EPISODES = 5, 211
 
 
+@pytest.mark.slow
 def test_votes_drawn_anew(key):
     bound, team = tiny_team("voting", "isolated", n=2)
 
