@@ -82,6 +82,13 @@ def check_number(
         raise UserError(f"{what} must {below if at_most == math.inf else between}, and finite, got {shown(value)}")
 
 
+def check_not_negative(what: str, value: Any) -> None:
+    """Raises `ValueError` where a number, or one in an array, is negative; what is traced is not judged."""
+    numbers = concrete(value)
+    if numbers is not None and np.any(numbers < 0):
+        raise ValueError(f"{what} must not be negative, got {value}")
+
+
 def concrete(value: Any) -> np.ndarray | None:
     """The numbers of an array; None where they are not known here, since it is traced or lies on other machines."""
     if isinstance(value, jax.core.Tracer) or not getattr(value, "is_fully_addressable", True):

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from jax.core import Tracer
+
+from jaxmarl_llm.arguments import check_not_negative, concrete
 
 
 def conjugate_gradient(matvec: Callable, vector: Any, *, num_iterations=10, tolerance=1e-10) -> Any:
@@ -62,7 +62,7 @@ def natural_gradient(
     Raises:
       ValueError: a negative radius.
     """
-    _check_non_negative("radius", radius)
+    check_not_negative("radius", radius)
 
     def matvec(vector):
         return fisher_vector_product(mean_divergence, params, vector, damping=damping)
@@ -126,7 +126,7 @@ def backtracking_line_search(
     Raises:
       ValueError: a negative radius.
     """
-    _check_non_negative("radius", radius)
+    check_not_negative("radius", radius)
     objective, _ = evaluate(params)
     zero = jnp.zeros_like(objective)
     refused = LineSearchResult(params, jnp.zeros((), bool), zero, zero, zero)
@@ -182,8 +182,8 @@ def occupancy_drift_bound(divergence_radii, *, discount):
     Raises:
       ValueError: a negative radius, or a discount outside `[0, 1)`.
     """
-    _check_non_negative("divergence_radii", divergence_radii)
-    if not isinstance(discount, Tracer) and not 0 <= discount < 1:
+    check_not_negative("divergence_radii", divergence_radii)
+    if concrete(discount) is not None and not 0 <= discount < 1:
         raise ValueError(f"discount must be at least 0 and below 1 for the bound to exist, got {discount}")
     return 2**0.5 * discount / (1.0 - discount) * jnp.sum(jnp.sqrt(jnp.asarray(divergence_radii)), axis=-1)
 
@@ -200,9 +200,3 @@ def effective_sample_size(log_weight, *, axis=None):
     """
     weight = jnp.exp(log_weight - jnp.max(log_weight, axis=axis, keepdims=True))
     return jnp.square(jnp.sum(weight, axis=axis)) / jnp.sum(jnp.square(weight), axis=axis)
-
-
-def _check_non_negative(name, value) -> None:
-    """Raises `ValueError` for a negative number; a traced one cannot be seen and passes."""
-    if not isinstance(value, Tracer) and np.any(np.asarray(value) < 0):
-        raise ValueError(f"{name} must not be negative, got {value}")

@@ -13,7 +13,7 @@ from jaxmarl_llm.algorithms.categorical import categorical_kl, categorical_log_p
 from jaxmarl_llm.algorithms.policy_gradient import update as updates
 from jaxmarl_llm.algorithms.policy_gradient.per_policy import policy_means
 from jaxmarl_llm.algorithms.policy_gradient.state import LearnerState, Samples
-from jaxmarl_llm.algorithms.trust_region import backtracking_line_search, natural_gradient
+from jaxmarl_llm.algorithms.trust_region import LineSearchResult, backtracking_line_search, natural_gradient
 from jaxmarl_llm.networks.team import TeamNetwork
 
 
@@ -34,14 +34,16 @@ class Batch:
 
 def policy_divergence(learner, params, new_params, batch: updates.Minibatch) -> jax.Array:
     """`[P]` float32, mean divergence in nats of the new policies from the old ones over the acting agents' steps."""
-    network, trajectory = learner.network_module, batch.samples.trajectory
+    divergence = categorical_kl(_logits(learner, params, batch), _logits(learner, new_params, batch))
+    acting = batch.samples.trajectory.acting
+    return policy_means(learner.network_module.policy_of_agent, divergence[None], acting[None])[0]
 
-    def logits(params):
-        _, logits, _ = network.apply(params, batch.memory, trajectory.inputs, batch.agent_index)
-        return masked_logits(logits, trajectory.action_mask)
 
-    divergence = categorical_kl(logits(params), logits(new_params))
-    return policy_means(network.policy_of_agent, divergence[None], trajectory.acting[None])[0]
+def _logits(learner, params, batch: updates.Minibatch) -> jax.Array:
+    """`[T, B, N, A]`, masked, of the policies on a rollout."""
+    trajectory = batch.samples.trajectory
+    _, logits, _ = learner.network_module.apply(params, batch.memory, trajectory.inputs, batch.agent_index)
+    return masked_logits(logits, trajectory.action_mask)
 
 
 def take_turns(
@@ -124,26 +126,24 @@ def _update_policy(learner, state: LearnerState, batch: Batch, policy, agents, m
     coefficients = dataclasses.replace(coefficients, penalty=coefficients.penalty[policy][None])
     whole = updates.whole_batch(alone, samples, memory, agents)
 
-    new_params, accepted = params, jnp.ones(())
+    new_params, accepted = params, jnp.ones((), bool)
     if learner.trust_region == "gate":
-        new_params, accepted = _natural_step(alone, params, whole, coefficients)
+        found = _natural_step(alone, params, whole, coefficients)
+        new_params, accepted = found.params, found.accepted
         coefficients = dataclasses.replace(coefficients, actor=0.0)
     new_params, new_optimizer_state, metrics = updates.run_epochs(
         alone, new_params, optimizer_state, memory, samples, key, coefficients, agents
     )
-    proposed = policy_divergence(alone, params, new_params, whole)[0]
+    proposed = divergence = policy_divergence(alone, params, new_params, whole)[0]
     if learner.trust_region == "penalty_and_gate":
-        new_params, accepted = _gate(alone, params, new_params, whole)
+        found = _gate(alone, params, new_params, whole)
+        new_params, accepted, divergence = found.params, found.accepted, found.divergence
         new_optimizer_state = jax.tree.map(
-            lambda new, old: jnp.where(accepted, new, old), new_optimizer_state, optimizer_state
+            lambda new, old: jnp.where(found.accepted, new, old), new_optimizer_state, optimizer_state
         )
-    metrics["proposed_divergence"] = metrics["divergence"] = proposed
-    if learner.trust_region == "penalty_and_gate":
-        metrics["divergence"] = policy_divergence(alone, params, new_params, whole)[0]
-    metrics["accepted"] = jnp.asarray(accepted, jnp.float32)
+    metrics |= {"divergence": divergence, "proposed_divergence": proposed, "accepted": accepted.astype(jnp.float32)}
     if learner.reweighs:
-        batch, size = _reweigh(alone, new_params, batch, samples, whole, agents)
-        metrics["effective_sample_size"] = size
+        batch, metrics["effective_sample_size"] = _reweigh(alone, new_params, batch, whole)
     put = jax.tree.map(
         lambda every, one: every.at[policy].set(one[0]),
         (state.params, state.optimizer_state),
@@ -154,7 +154,6 @@ def _update_policy(learner, state: LearnerState, batch: Batch, policy, agents, m
 
 def _take_agents(samples: Samples, agents, member) -> Samples:
     """Samples `[T, B]` of K agents; agents that only fill a group up count as dead."""
-
     taken = jax.tree.map(lambda leaf: leaf[:, :, agents] if leaf.ndim > 2 else leaf, samples)
     # What a critic reads is the whole team's.
     whole, trajectory = samples.trajectory.inputs, taken.trajectory
@@ -163,9 +162,8 @@ def _take_agents(samples: Samples, agents, member) -> Samples:
     return dataclasses.replace(taken, trajectory=trajectory)
 
 
-def _natural_step(learner, params, batch: updates.Minibatch, coefficients):
-    """Trust-region step of the policy (Kuba et al. 2022, HATRPO): `(params, accepted)`."""
-
+def _natural_step(learner, params, batch: updates.Minibatch, coefficients) -> LineSearchResult:
+    """Trust-region step of the policy (Kuba et al. 2022, HATRPO)."""
     unclipped = learner.replace(clip_low=jnp.inf, clip_high=jnp.inf, value_coefficient=0.0)
 
     def objective(params):
@@ -178,35 +176,31 @@ def _natural_step(learner, params, batch: updates.Minibatch, coefficients):
     step, expected = natural_gradient(
         divergence, params, gradient, radius=learner.kl_radius, damping=learner.fisher_damping
     )
-    found = backtracking_line_search(
+    return backtracking_line_search(
         lambda params: (objective(params), divergence(params)),
         params,
         step,
         radius=learner.kl_radius,
         expected_improvement=expected,
     )
-    return found.params, found.accepted
 
 
-def _gate(learner, params, new_params, batch: updates.Minibatch):
-    """The longest part of the way to new parameters that stays within the radius: `(params, accepted)`."""
-    step = jax.tree.map(jnp.subtract, new_params, params)
-    found = backtracking_line_search(
+def _gate(learner, params, new_params, batch: updates.Minibatch) -> LineSearchResult:
+    """The longest part of the way to new parameters that stays within the radius."""
+    return backtracking_line_search(
         lambda new: (jnp.zeros(()), policy_divergence(learner, params, new, batch)[0]),
         params,
-        step,
+        jax.tree.map(jnp.subtract, new_params, params),
         radius=learner.kl_radius,
         accept_ratio=None,
     )
-    return found.params, found.accepted
 
 
-def _reweigh(learner, params, batch: Batch, samples: Samples, whole: updates.Minibatch, agents):
+def _reweigh(learner, params, batch: Batch, whole: updates.Minibatch) -> tuple[Batch, jax.Array]:
     """The batch with the factor of one more policy's change (HAPPO, eq. 12), and the factor's effective sample size."""
-    trajectory = samples.trajectory
-    _, logits, _ = learner.network_module.apply(params, whole.memory, trajectory.inputs, agents)
-    log_ratio = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
-    log_ratio = jnp.where(trajectory.acting, log_ratio - trajectory.log_prob, 0.0)
+    trajectory = whole.samples.trajectory
+    log_prob = categorical_log_prob(_logits(learner, params, whole), trajectory.action)
+    log_ratio = jnp.where(trajectory.acting, log_prob - trajectory.log_prob, 0.0)
     assert batch.samples.factor is not None
     factor = batch.samples.factor * jnp.exp(jnp.sum(log_ratio, axis=-1, keepdims=True))
     weight = factor[..., 0]
