@@ -61,9 +61,9 @@ class Learner:
         return self.num_envs * self.rollout_length
 
     @property
-    def shareable(self) -> bool:
-        """Whether several devices can share an update, given enough environments."""
-        return True
+    def one_device(self) -> str:
+        """Why no more than one device can update; empty where several can, given enough environments."""
+        return ""
 
     def check(self) -> None:
         """Raises `UserError` where a setting is wrong by itself."""

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES, find
 from jaxmarl_llm.report.ablation_plots import accuracy_figure, cosine_figure, mass_figure, outcome_figure
 from jaxmarl_llm.report.ablation_summary import MEASURES, summarize, to_csv
+from jaxmarl_llm.training.files import write_whole
 from jaxmarl_llm.workflows.ablation.matrix import Ablation
-from jaxmarl_llm.workflows.ablation.results import CellResult, write_whole
+from jaxmarl_llm.workflows.ablation.results import CellResult
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }

@@ -16,7 +16,7 @@ import numpy as np
 from jaxmarl_llm.report.statistics import bootstrap_interval, mean_without_nan
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, to_json
 from jaxmarl_llm.workflows.ablation.results import CellResult
-from jaxmarl_llm.workflows.collapse import early_warning, fall_index, find_cliffs, warning_quality
+from jaxmarl_llm.workflows.collapse import Warnings, early_warning, fall_index, find_cliffs, warning_quality
 
 # Fewer seeds than this cannot tell a difference from chance: even if all agree in its sign, that happens by chance more
 # often than in one case of ten.
@@ -204,8 +204,8 @@ def _judge(config: Ablation, results: Sequence[CellResult], signal: str) -> dict
         fall.append(np.asarray(result.eval_iterations)[index])
     if not alarm:
         return None
-    warnings = dataclasses.replace(warnings, alarm=np.concatenate(alarm), iteration=np.concatenate(at))
-    quality = warning_quality(warnings, np.concatenate(cliff), np.concatenate(fall))
+    every = Warnings(np.concatenate(alarm), np.concatenate(at))
+    quality = warning_quality(every, np.concatenate(cliff), np.concatenate(fall))
     return {
         name: value if isinstance(value, int) else rounded(value) for name, value in dataclasses.asdict(quality).items()
     }

@@ -37,6 +37,11 @@ class Placement:
         return self.mesh.size
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether the devices are CPUs."""
+        return self.mesh.devices.flat[0].platform == "cpu"
+
+    @property
     def replicated(self) -> NamedSharding:
         """The sharding of an array that every device holds whole."""
         return NamedSharding(self.mesh, PartitionSpec())
@@ -68,18 +73,25 @@ class Placement:
         Returns:
           The update of the whole state.
         """
-        if self.num_devices == 1:
-            return update
         specs = self._specs(state)
+        return self.share(update, (specs,), (specs, PartitionSpec()))
+
+    def share(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
+        """A function that each device runs on its part of the arguments; on one device, the function itself.
+
+        Args:
+          function: sums over what is split go through `jaxmarl_llm.mesh`.
+          in_specs, out_specs: how arguments and results are split, as for `jax.shard_map`.
+        """
+        if self.num_devices == 1:
+            return function
         # What is not split is the same on every device by construction, which the checker cannot always see.
-        return jax.shard_map(
-            update, mesh=self.mesh, in_specs=(specs,), out_specs=(specs, PartitionSpec()), check_vma=False
-        )
+        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     @property
     def compiler_options(self) -> dict[str, str | bool | int]:
-        """Options for programs that `spread` made."""
-        if self.num_devices == 1 or self.mesh.devices.flat[0].platform != "cpu":
+        """Options for programs that `share` made."""
+        if self.num_devices == 1 or not self.on_cpu:
             return {}
         return {
             # One device a core: each works alone, and the thread pool that they share would only get in their way.
@@ -107,14 +119,14 @@ def use_cpu_cores() -> None:
         jax.config.update("jax_num_cpu_devices", min(cores, _MAX_CPU_DEVICES))
 
 
-def place(num_devices: int, env_groups: int, *, shareable: bool = True) -> Placement:
+def place(num_devices: int, env_groups: int, *, one_device: str = "") -> Placement:
     """Chooses the devices of a run.
 
     Args:
       num_devices: how many; 0 for as many as can share the environments evenly. A run of several processes always
         uses all.
       env_groups: the learner's groups of environments; the number of devices must divide it.
-      shareable: whether more environments would make more groups; for messages.
+      one_device: why no more than one device can update, for messages; empty where more environments would let more.
 
     Returns:
       A mesh over the first `num_devices` devices.
@@ -132,9 +144,8 @@ def place(num_devices: int, env_groups: int, *, shareable: bool = True) -> Place
             f"num_devices is {num_devices}, but JAX sees {len(available)} ({available[0].platform}): "
             f"use --num-devices {len(available)} or fewer"
         )
-    if env_groups % num_devices and not shareable:
-        raise UserError("trust_region=gate (hatrpo) and credit=leave_one_out update on one device: "
-                        "use --num-devices 1")  # fmt: skip
+    if env_groups % num_devices and one_device:
+        raise UserError(f"{one_device}: use --num-devices 1")
     if env_groups % num_devices:
         possible = ", ".join(str(n) for n in range(1, env_groups + 1) if env_groups % n == 0)
         raise UserError(

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import signal
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig
 from jaxmarl_llm.training.devices import any_process, barrier, is_main_process, place
 from jaxmarl_llm.training.evaluation import describe, mean_with_interval
+from jaxmarl_llm.training.files import lock_folder, unlock_folder, write_whole
 from jaxmarl_llm.training.interruption import StopSignal
 from jaxmarl_llm.training.program import Program, compile_program
 from jaxmarl_llm.training.progress import Reporter
@@ -32,9 +32,7 @@ from jaxmarl_llm.training.runs import (
     check_folder,
     check_start,
     find_start,
-    lock_folder,
     seeds_of,
-    unlock_folder,
     versions,
     write_header,
 )
@@ -114,7 +112,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     start, damaged = find_start(folder, config)
     learner: Any = build_learner(config)
     check_start(folder, config, start, learner.steps_per_update)
-    placement = place(config.num_devices, learner.env_groups, shareable=learner.shareable)
+    placement = place(config.num_devices, learner.env_groups, one_device=learner.one_device)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")
     with contextlib.ExitStack() as stack:
@@ -352,7 +350,5 @@ class _Run:
             "best": best,
         }
         if is_main_process():
-            partial = self.folder / "summary.json.partial"
-            partial.write_text(json.dumps(plain(summary), indent=2) + "\n")
-            os.replace(partial, self.folder / "summary.json")
+            write_whole(self.folder / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
         return TrainResult(self.folder, summary, self.learner, params)

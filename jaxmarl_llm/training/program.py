@@ -106,6 +106,31 @@ def over_seeds(function: Callable, num_seeds: int, *, in_turn: bool = False) -> 
     return one_seed
 
 
+def evaluation_key(seed: jax.Array, number: jax.Array) -> jax.Array:
+    """The key of a seed's evaluation of that number, apart from those of its training."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM), number)
+
+
+def compile_together(
+    lowered: dict[str, jax.stages.Lowered], placement: Placement, options: dict[str, dict[str, Any]]
+) -> dict[str, jax.stages.Compiled]:
+    """Compiles the functions of a run at the same time.
+
+    Args:
+      lowered: by name; one called `init` runs once.
+      placement: the devices.
+      options: the compiler's, by name; none for the others, but for `init` on CPUs.
+    """
+    if placement.on_cpu:
+        # What runs once costs less unoptimised.
+        options = options | {"init": {"xla_backend_optimization_level": "0"}}
+    # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
+    workers = len(lowered) if jax.process_count() == 1 else 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        jobs = {name: pool.submit(one.compile, compiler_options=options.get(name)) for name, one in lowered.items()}
+    return {name: job.result() for name, job in jobs.items()}
+
+
 def _pack(metrics: dict[str, jax.Array], params: Any) -> jax.Array:
     """Metrics of one seed in one vector, so that the host reads one array an update; the last entry is 1 if finite."""
     finite = jnp.isfinite(metrics["total_loss"])
@@ -156,7 +181,7 @@ def compile_program(
     """
     start = time.perf_counter()
     num_seeds = len(seeds)
-    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    on_cpu = placement.on_cpu
     shape_seeds = jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
 
     def update(state):
@@ -169,8 +194,7 @@ def compile_program(
 
     def evaluate_all(params, seeds, number):
         def one(params, seed):
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM), number)
-            return evaluate(learner, params, key, num_episodes, greedy)
+            return evaluate(learner, params, evaluation_key(seed, number), num_episodes, greedy)
 
         return over_seeds(one, num_seeds)(params, seeds)
 
@@ -192,18 +216,7 @@ def compile_program(
         lowered["update"] = jax.jit(
             update_all, in_shardings=(shardings,), out_shardings=(shardings, replicated), donate_argnums=0
         ).lower(state)
-    # The start runs once: on CPUs it costs less unoptimised.
-    options: dict[str, Any] = {"update": placement.compiler_options}
-    if on_cpu:
-        options["init"] = {"xla_backend_optimization_level": "0"}
-    # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
-    workers = len(lowered) if jax.process_count() == 1 else 1
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        jobs = {
-            name: pool.submit(function.compile, compiler_options=options.get(name))
-            for name, function in lowered.items()
-        }
-    compiled = {name: job.result() for name, job in jobs.items()}
+    compiled = compile_together(lowered, placement, {"update": placement.compiler_options})
     return Program(
         seeds=seeds,
         abstract_state=state,

@@ -5,12 +5,13 @@ Axes: S seeds, E episodes, N agents.
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from jaxmarl_llm.training.files import write_whole
 
 
 def plain(value: Any) -> Any:
@@ -60,9 +61,7 @@ def keep_lines(path: Path, last_update: int | None) -> None:
     if not path.exists():
         return
     kept = [line + "\n" for update, line in _lines(path) if last_update is not None and update <= last_update]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(kept))
-    os.replace(partial, path)
+    write_whole(path, "".join(kept))
 
 
 def combine(records: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

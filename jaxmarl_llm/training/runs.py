@@ -1,6 +1,5 @@
 """The folder of a run: what may be written into it, and how a trained run is read back."""
 
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -18,13 +17,13 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
 from jaxmarl_llm.training.devices import place
+from jaxmarl_llm.training.files import is_unused, write_whole
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.records import last_update
 from jaxmarl_llm.training.schedule import make_schedule
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
-_LOCK_FILE = ".lock"
 _CONTENTS = {
     METRICS_FILE: Path.is_file,
     **dict.fromkeys(("tensorboard", "checkpoints", "best"), Path.is_dir),
@@ -54,8 +53,7 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a folder with --out")
-    # What a process that was killed while it began may have left does not count.
-    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{CONFIG_FILE}.partial"}:
+    if is_unused(folder, CONFIG_FILE):
         return
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"folder {folder} holds other files than a run's: choose another --out")
@@ -145,47 +143,10 @@ def check_start(folder: Path, config: TrainConfig, start: Path | None, steps_per
         raise UserError(f"the run in {folder} is past {total * steps_per_update} steps already: raise --total-steps")
 
 
-def lock_folder(folder: Path) -> Any:
-    """Keeps a second process from writing into a run's folder; the lock goes with the process.
-
-    Returns:
-      The lock, released by its `close`, or with its file by `unlock_folder`.
-
-    Raises:
-      UserError: another process trains there now.
-    """
-    import fcntl
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / _LOCK_FILE).open("w")
-    except OSError as error:
-        raise UserError(f"cannot write to {folder} ({error.strerror}): choose another --out") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another process may have taken the file away, with its lock, since it was opened.
-        if not os.path.samestat(os.fstat(file.fileno()), (folder / _LOCK_FILE).stat()):
-            raise BlockingIOError
-    except (BlockingIOError, FileNotFoundError):
-        file.close()
-        raise UserError(f"another process is training in {folder}: wait for it, or choose another --out") from None
-    return file
-
-
-def unlock_folder(folder: Path, lock: Any) -> None:
-    """Releases a lock and leaves nothing of it, nor of a folder that holds nothing else."""
-    with contextlib.suppress(OSError):
-        (folder / _LOCK_FILE).unlink()
-        folder.rmdir()
-    lock.close()
-
-
 def write_header(folder: Path, config: TrainConfig) -> None:
     """Writes `config.yaml` and `versions.json`."""
     for name, text in ((CONFIG_FILE, dump_yaml(config)), ("versions.json", json.dumps(versions(), indent=2) + "\n")):
-        partial = folder / f"{name}.partial"
-        partial.write_text(text)
-        os.replace(partial, folder / name)
+        write_whole(folder / name, text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,15 +82,14 @@ def token_losses(
         log_prob, old_log_prob, advantage, clip_low=weights.clip_low, clip_high=weights.clip_high
     )
     base_kl = kl_estimate(log_prob, base_log_prob)
-    log_ratio = log_prob - old_log_prob
-    ratio = jnp.exp(log_ratio)
+    ratio = jnp.exp(log_prob - old_log_prob)
     clipped = (ratio < 1.0 - weights.clip_low) | (ratio > 1.0 + weights.clip_high)
     return {
         "loss": policy_loss + weights.kl * base_kl - weights.entropy * entropy,
         "policy_loss": policy_loss,
         "base_kl": base_kl,
         "entropy": entropy,
-        "rollout_kl": ratio - 1.0 - log_ratio,
+        "rollout_kl": kl_estimate(old_log_prob, log_prob),
         "clip_fraction": clipped.astype(jnp.float32),
     }
 

@@ -21,7 +21,7 @@ from jaxmarl_llm import mesh
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder, DecoderConfig, decoder_config, score
 from jaxmarl_llm.settings import check_counts, check_numbers
-from jaxmarl_llm.training.devices import Placement, place
+from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows.bound import BoundWorkflow, bind, build_vocabulary
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.ragged import assemble
@@ -281,16 +281,15 @@ def pretrain(
     length = min(_STEPS_PER_CHUNK, config.num_steps)
     init, write, learn = _programs(config, config.num_episodes // placement.num_devices)
     whole, split = PartitionSpec(), PartitionSpec(None, mesh.ENV_AXIS)
-    write = _spread(placement, write, (whole,), split)
-    learn = _spread(placement, learn, (whole, whole, split), (whole, whole))
+    write = placement.share(write, (whole,), split)
+    learn = placement.share(learn, (whole, whole, split), (whole, whole))
     state = jax.jit(init, out_shardings=placement.replicated)()
 
     def numbers(first):
         return jax.device_put(np.arange(first, first + length, dtype=np.int32), placement.replicated)
 
-    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     options: dict[str, Any] = placement.compiler_options
-    write = jax.jit(write).lower(numbers(0)).compile(options | (_QUICK_TO_COMPILE if on_cpu else {}))
+    write = jax.jit(write).lower(numbers(0)).compile(options | (_QUICK_TO_COMPILE if placement.on_cpu else {}))
     learn = jax.jit(learn, donate_argnums=0).lower(state, numbers(0), write(numbers(0))).compile(options)
     compile_s = time.perf_counter() - start
     metrics = []
@@ -309,12 +308,6 @@ def pretrain(
         if on_metrics is not None:
             on_metrics(found)
     return Pretrained(state[0], tuple(metrics), compile_s)
-
-
-def _spread(placement: Placement, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
-    if placement.num_devices == 1:
-        return function
-    return jax.shard_map(function, mesh=placement.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def _programs(config: Pretraining, num_local: int) -> tuple[Callable, Callable, Callable]:

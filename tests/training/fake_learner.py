@@ -25,7 +25,7 @@ class FakeLearner:
     rollout_length: int = struct.field(pytree_node=False, default=5)
     poison: int = struct.field(pytree_node=False, default=-1)
 
-    shareable = True
+    one_device = ""
 
     @property
     def env_groups(self):

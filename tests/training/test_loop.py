@@ -16,8 +16,8 @@ from jaxmarl_llm.training import TrainConfig, TrainingDiverged, TrainingInterrup
 from jaxmarl_llm.training import loop as loop_module
 from jaxmarl_llm.training.config import dump_yaml
 from jaxmarl_llm.training.evaluation import EvaluationResult
+from jaxmarl_llm.training.files import lock_folder
 from jaxmarl_llm.training.progress import Reporter
-from jaxmarl_llm.training.runs import lock_folder
 
 
 class At(Reporter):

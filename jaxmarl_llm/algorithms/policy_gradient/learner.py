@@ -88,15 +88,17 @@ class PolicyGradient(Learner):
     entropy_coefficient_final: float | None = None
 
     @property
-    def shareable(self) -> bool:
-        """Whether several devices can share an update, given enough environments."""
+    def one_device(self) -> str:
+        """Why no more than one device can update; empty where several can."""
         # Second derivatives, and means over the environments, are taken on one device.
-        return self.trust_region != "gate" and self.credit != "leave_one_out"
+        if self.trust_region == "gate" or self.credit == "leave_one_out":
+            return "trust_region=gate (hatrpo) and credit=leave_one_out update on one device"
+        return ""
 
     @property
     def env_groups(self) -> int:
         """Groups of environments that devices may share; minibatches are drawn within them."""
-        if not self.shareable:
+        if self.one_device:
             return 1
         recurrent = self.network_module.recurrent
         return mesh.env_groups(self.num_envs, 1 if recurrent else self.rollout_length, self.num_minibatches)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jaxmarl_llm.training.files import lock_folder, unlock_folder
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, check_ablation, make_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
 
@@ -79,7 +80,7 @@ def run_ablation(
     """
     from jaxmarl_llm.training.interruption import StopSignal
     from jaxmarl_llm.training.loop import TrainingInterrupted
-    from jaxmarl_llm.training.runs import lock_folder, versions
+    from jaxmarl_llm.training.runs import versions
 
     watcher = watcher or Watcher()
     check_ablation(config)
@@ -88,7 +89,7 @@ def run_ablation(
     done = load_cells(config, folder)
     run_cell = make_runner(config, [cell for cell in cells if cell not in done])
     with contextlib.ExitStack() as stack:
-        stack.callback(lock_folder(folder).close)
+        stack.callback(unlock_folder, folder, lock_folder(folder))
         stack.callback(watcher.stop)
         write_header(folder, config, versions())
         watcher.start(len(cells), len(done), config.iterations)

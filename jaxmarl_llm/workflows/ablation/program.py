@@ -3,7 +3,6 @@
 Axes: S seeds (leading), P policies, Q held-out problems.
 """
 
-import concurrent.futures
 import dataclasses
 import time
 from collections.abc import Callable
@@ -16,12 +15,9 @@ from jax.sharding import PartitionSpec
 
 from jaxmarl_llm.mesh import ENV_AXIS
 from jaxmarl_llm.training.devices import Placement
-from jaxmarl_llm.training.program import over_seeds
+from jaxmarl_llm.training.program import compile_together, evaluation_key, over_seeds
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.tasks.base import Problem
-
-# Keeps the keys of evaluations apart from those of training.
-_EVALUATION_STREAM = 0xE7A1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,15 +58,10 @@ def compile_cell(
     """
     start = time.perf_counter()
     num_seeds = len(seeds)
-    on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    on_cpu = placement.on_cpu
     if num_seeds > 1 and not on_cpu:
         learner = learner.replace(early_stop=False)  # pyright: ignore[reportAttributeAccessIssue]
     whole, split = PartitionSpec(), PartitionSpec(ENV_AXIS)
-
-    def spread(function, in_specs, out_specs):
-        if placement.num_devices == 1:
-            return function
-        return jax.shard_map(function, mesh=placement.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def init(seeds, base_params):
         base = learner.team.replicate(base_params)
@@ -82,8 +73,7 @@ def compile_cell(
 
     def evaluate(params, seeds, problems, iteration):
         def one(params, seed):
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM), iteration)
-            return learner.evaluate(params, key, problems, greedy)
+            return learner.evaluate(params, evaluation_key(seed, iteration), problems, greedy)
 
         return over_seeds(one, num_seeds, in_turn=on_cpu)(params, seeds)
 
@@ -96,18 +86,13 @@ def compile_cell(
     number = jax.device_put(jnp.zeros((), jnp.uint32), placement.replicated)
     lowered = {
         "init": init_all,
-        "update": jax.jit(spread(update, (whole,), (whole, whole)), donate_argnums=0).lower(state),
-        "evaluate": jax.jit(spread(evaluate, (whole, whole, split, whole), whole)).lower(
+        "update": jax.jit(placement.share(update, (whole,), (whole, whole)), donate_argnums=0).lower(state),
+        "evaluate": jax.jit(placement.share(evaluate, (whole, whole, split, whole), whole)).lower(
             state.params, seeds_there, problems, number
         ),
     }
-    # The start runs once: on CPUs it costs less unoptimised.
-    options: dict[str, Any] = {name: placement.compiler_options for name in lowered}
-    options["init"] = {"xla_backend_optimization_level": "0"} if on_cpu else {}
-    # XLA compiles outside Python's lock.
-    with concurrent.futures.ThreadPoolExecutor(len(lowered)) as pool:
-        jobs = {name: pool.submit(one.compile, compiler_options=options[name]) for name, one in lowered.items()}
-    compiled = {name: job.result() for name, job in jobs.items()}
+    shared = placement.compiler_options
+    compiled = compile_together(lowered, placement, {"update": shared, "evaluate": shared})
 
     def evaluate_now(params, iteration):
         number = jax.device_put(np.uint32(iteration), placement.replicated)

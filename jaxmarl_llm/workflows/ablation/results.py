@@ -4,18 +4,17 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.files import is_unused, write_whole
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, differences, from_json, to_json
 
 HEADER_FILE = "ablation.json"
 CELL_FOLDER = "cells"
-_LOCK_FILE = ".lock"
 _KIND = "jaxmarl-llm ablation"
 
 
@@ -45,13 +44,6 @@ class CellResult:
     def accuracy(self) -> np.ndarray:
         """`[K, S]`."""
         return self.evaluations["accuracy"]
-
-
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Writes a file in one piece or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(partial, path)
 
 
 def save_cell(folder: Path, result: CellResult) -> None:
@@ -134,8 +126,7 @@ def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose a folder with --out")
-    # What a process that was killed while it began may have left does not count.
-    if not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{HEADER_FILE}.partial"}:
+    if is_unused(folder, HEADER_FILE):
         return
     if not (folder / HEADER_FILE).is_file():
         raise UserError(f"folder {folder} holds other files than an ablation's: choose another --out")

@@ -1,0 +1,63 @@
+"""Folders that one process writes into, and files that are whole or not there."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxmarl_llm.errors import UserError
+
+_LOCK_FILE = ".lock"
+_PARTIAL = ".partial"
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Writes a file in one piece or not at all."""
+    partial = path.with_name(f"{path.name}{_PARTIAL}")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(partial, path)
+
+
+def is_unused(folder: Path, header: str) -> bool:
+    """Whether a folder does not exist, or holds no more than a process left that was killed while it began.
+
+    Args:
+      folder: a folder.
+      header: name of the file that is written into it first.
+    """
+    return not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{header}{_PARTIAL}"}
+
+
+def lock_folder(folder: Path) -> Any:
+    """Keeps a second process from writing into a run's folder; the lock goes with the process.
+
+    Returns:
+      The lock, released by its `close`, or with its file by `unlock_folder`.
+
+    Raises:
+      UserError: another process trains there now.
+    """
+    import fcntl
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK_FILE).open("w")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror}): choose another --out") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have taken the file away, with its lock, since it was opened.
+        if not os.path.samestat(os.fstat(file.fileno()), (folder / _LOCK_FILE).stat()):
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
+        file.close()
+        raise UserError(f"another process is training in {folder}: wait for it, or choose another --out") from None
+    return file
+
+
+def unlock_folder(folder: Path, lock: Any) -> None:
+    """Releases a lock and leaves nothing of it, nor of a folder that holds nothing else."""
+    with contextlib.suppress(OSError):
+        (folder / _LOCK_FILE).unlink()
+        folder.rmdir()
+    lock.close()
