@@ -61,7 +61,7 @@ def page_id(page):
 def module(tmp_path, monkeypatch):
     """A module to run a page in, since dataclasses look theirs up; the working folder is empty."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_REGISTERED", {})
+    monkeypatch.setattr(registry._ENVIRONMENTS, "_registered", {})
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     return module
@@ -135,7 +135,7 @@ def test_links_lead_somewhere(page):
             assert anchor in {title.lower().replace(" ", "-") for title in titles}, target
 
 
-@pytest.mark.parametrize("name", [name for name in environment_names() if name in registry._BUILTIN])
+@pytest.mark.parametrize("name", [name for name in environment_names() if name in registry.BUILTIN])
 def test_settings_of_environments(name):
     section = re.search(rf"^## {name}$(.*?)(?=^## |\Z)", ENVIRONMENTS, re.M | re.S)
     assert section is not None, f"docs/environments.md has no section {name}"

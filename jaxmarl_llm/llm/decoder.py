@@ -9,7 +9,8 @@ from flax import struct
 
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
-from jaxmarl_llm.llm.layers import Linear, RMSNorm, grouped_attention, rotary_angles, rotate
+from jaxmarl_llm.llm.layers import RMSNorm, grouped_attention, rotary_angles, rotate
+from jaxmarl_llm.networks.dense import dense
 
 
 @struct.dataclass
@@ -79,7 +80,7 @@ class Decoder(nn.Module):
         if not config.tied_embeddings:
             self.output = _linear(config, config.vocab_size)
         if config.value_head:
-            self.value_output = Linear(1, use_bias=True, scale=0.1)
+            self.value_output = dense(1, _scaled(0.1), dtype="float32")
 
     def __call__(
         self,
@@ -216,8 +217,13 @@ class DecoderLayer(nn.Module):
         return x + down(nn.silu(gate) * up), (keys, values)
 
 
-def _linear(config, features, **settings):
-    return Linear(features, dtype=config.dtype, param_dtype=config.param_dtype, **settings)
+def _scaled(gain):
+    return nn.initializers.variance_scaling(gain**2, "fan_in", "normal")
+
+
+def _linear(config, features, *, scale=1.0, use_bias=False, **settings):
+    dtypes = {"dtype": config.dtype, "param_dtype": config.param_dtype}
+    return dense(features, _scaled(scale), use_bias=use_bias, **dtypes, **settings)
 
 
 def _norm(config, **settings):

@@ -1,37 +1,8 @@
-"""Parts of a decoder's layer: linear map, norm, rotary positions, attention with a cache."""
+"""Parts of a decoder's layer: norm, rotary positions, attention with a cache."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-
-
-class Linear(nn.Module):
-    """A linear map of the last axis, all other axes merged for the product.
-
-    Attributes:
-      features: number of outputs.
-      use_bias: whether a bias is added.
-      scale: gain of the initial kernel over one that keeps the variance.
-      dtype, param_dtype: of the computation and of the parameters.
-    """
-
-    features: int
-    use_bias: bool = False
-    scale: float = 1.0
-    dtype: str = "float32"
-    param_dtype: str = "float32"
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """`[..., inputs]` to `[..., features]`."""
-        kernel_init = nn.initializers.variance_scaling(self.scale**2, "fan_in", "normal")
-        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features), self.param_dtype)
-        # One product of two matrices: with several batch axes XLA's CPU compiler transposes for the kernel's gradient.
-        y = x.reshape(-1, x.shape[-1]).astype(self.dtype) @ kernel.astype(self.dtype)
-        if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
-            y = y + bias.astype(self.dtype)[None]
-        return y.reshape(*x.shape[:-1], self.features)
 
 
 class RMSNorm(nn.Module):

@@ -1,23 +1,24 @@
 """Dense layers over the last axis."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from flax import linen as nn
 
 
-def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, name: str | None = None) -> nn.Dense:
+def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, **settings: Any) -> nn.Dense:
     """A dense layer that multiplies with all batch axes merged into one; parameters and values are `nn.Dense`'s.
 
     Args:
       features: number of outputs.
       kernel_init: initialiser of the kernel `[inputs, features]`.
       use_bias: whether a bias is added.
-      name: of the layer's parameters.
+      **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`.
     """
     # With several batch axes XLA's CPU compiler transposes an operand of the kernel's gradient element by element:
     # the gradient of a whole network then takes a fifth to a third longer.
-    return nn.Dense(features, use_bias, kernel_init=kernel_init, dot_general=_merged_dot_general, name=name)
+    return nn.Dense(features, use_bias, kernel_init=kernel_init, dot_general=_merged_dot_general, **settings)
 
 
 def _merged_dot_general(x, kernel, dimension_numbers, precision=None):

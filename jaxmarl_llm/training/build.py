@@ -10,8 +10,9 @@ from typing import Any
 
 from jaxmarl_llm import user_code
 from jaxmarl_llm.envs.base import Environment
-from jaxmarl_llm.envs.registry import call_factory, environment_factory
+from jaxmarl_llm.envs.registry import environment_factory
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.registry import call_factory
 from jaxmarl_llm.training.config import FIELDS, TrainConfig, check_config, learner_settings
 
 _VALUE_FAMILY = ("iql", "vdn", "qmix", "weighted_qmix")

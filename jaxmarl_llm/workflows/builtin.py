@@ -1,8 +1,8 @@
 """The workflows of the SP and IP study (arXiv 2605.24202), and the single agent as their control."""
 
+from jaxmarl_llm.registry import Registry
 from jaxmarl_llm.workflows.graph import PROBLEM, Call, Last, Loop, Selected, Slot, Until, Workflow
 from jaxmarl_llm.workflows.messages import CORRECT, Choice, Solution, Strategies, Synthesis, Verdict
-from jaxmarl_llm.workflows.registry import Registry
 
 
 def single() -> Workflow:

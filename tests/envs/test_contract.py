@@ -398,10 +398,11 @@ def test_flat_size():
 
 @pytest.fixture
 def clean_registry():
-    before = dict(registry._REGISTERED)
+    registered = registry._ENVIRONMENTS._registered
+    before = dict(registered)
     yield
-    registry._REGISTERED.clear()
-    registry._REGISTERED.update(before)
+    registered.clear()
+    registered.update(before)
 
 
 def test_register_and_make(clean_registry):

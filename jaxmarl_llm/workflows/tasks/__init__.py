@@ -1,6 +1,6 @@
 """Tasks for teams of language-model roles: problems, exact verification, imperfect teachers; all inside jit."""
 
-from jaxmarl_llm.workflows.registry import Registry
+from jaxmarl_llm.registry import Registry
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
 
 _TASKS: Registry[Task] = Registry(
