@@ -94,9 +94,12 @@ class CliffReport:
 def detect_cliff(curve, *, window, min_drop=0.05) -> CliffReport:
     """Finds a late collapse of a learning curve.
 
-    The noise of a point is measured by the median step between neighbours, which a collapse hardly moves. A mean over
-    a window has the standard error e = noise / sqrt(window); the best of T / window such means lies about
-    sqrt(2 log(T / window)) e too high by chance. A cliff is a drop of 3 e more than that, and of at least `min_drop`.
+    The noise of a point is estimated from second differences of the curve, of which the largest third is left out: a
+    steady rise has none, and a fall has a few large ones. A mean over a window has the standard error
+    e = noise / sqrt(window); the best of T / window such means lies about sqrt(2 log(T / window)) e too high by chance.
+    A cliff is a drop of at least `min_drop`, and of 3.2 e more than that; 6 / (T - 2) e are added, since few points
+    tell little of the noise. With normal noise of up to 0.6 `min_drop` fewer than one plateau in a hundred is called a
+    cliff, with larger noise fewer than two.
 
     Args:
       curve: `[T, ...]` float, one evaluation a point, with any trailing axes.
@@ -113,13 +116,9 @@ def detect_cliff(curve, *, window, min_drop=0.05) -> CliffReport:
     best = jnp.argmax(smooth, axis=0)
     peak, final = jnp.max(smooth, axis=0), smooth[-1]
     points = smooth.shape[0] - 1 - best
-    if length > 1:
-        # A normal variable's median absolute value is 0.6745 deviations; a step has two points' noise.
-        noise = jnp.median(jnp.abs(jnp.diff(curve, axis=0)), axis=0) / (0.6745 * 2**0.5)
-    else:
-        noise = jnp.zeros_like(final)
+    noise = _noise(curve) if length > 2 else jnp.zeros_like(final)
     error = noise / window**0.5
-    by_chance = (3.0 + jnp.sqrt(2.0 * jnp.log(length / window))) * error
+    by_chance = (3.2 + 6.0 / max(length - 2, 1) + jnp.sqrt(2.0 * jnp.log(length / window))) * error
     drop = peak - final
     return CliffReport(
         peak=peak,
@@ -129,3 +128,11 @@ def detect_cliff(curve, *, window, min_drop=0.05) -> CliffReport:
         drop_rate=drop / jnp.maximum(points, 1),
         cliff=drop > jnp.maximum(min_drop, by_chance),
     )
+
+
+def _noise(curve) -> jax.Array:
+    """Standard deviation of the points `[T, ...]` of a curve about what is smooth in it, from T - 2 differences."""
+    square = jnp.sort(jnp.square(jnp.diff(curve, n=2, axis=0)), axis=0)
+    kept = square[: square.shape[0] - square.shape[0] // 3]
+    # A second difference has the variance of six points; the smallest two thirds of squares have 0.2747 of their mean.
+    return jnp.sqrt(jnp.mean(kept, axis=0) / (6.0 * 0.2747))

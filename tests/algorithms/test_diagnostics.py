@@ -64,10 +64,29 @@ def curves(num, collapse, noise, length=60, seed=0):
     return (curve + noise * np.random.default_rng(seed).normal(size=(length, num))).astype(np.float32)
 
 
-@pytest.mark.parametrize("window", [5, 10])
+@pytest.mark.parametrize("window", [3, 5])
 def test_cliff_false_alarms_are_rare(window):
-    report = alg.detect_cliff(jnp.asarray(curves(4000, 0.0, 0.03)), window=window)
-    assert float(report.cliff.mean()) <= 0.01
+    # Lengths that divide differently into thirds; half of the curves are a plateau throughout, half rise to one.
+    for length in (8, 11, 14, 20, 60):
+        draws = np.random.default_rng(length).normal(size=(length, 10_000))
+        rise = 0.6 * (1 - np.exp(-np.arange(length) / 3))[:, None] * (np.arange(10_000) % 2)
+        for noise, most in ((0.03, 0.01), (0.3, 0.02)):
+            report = alg.detect_cliff(jnp.asarray(rise + noise * draws, jnp.float32), window=window)
+            assert float(report.cliff.mean()) <= most, (length, noise)
+
+
+@pytest.mark.parametrize("length", [10, 13, 16])
+def test_cliff_of_a_short_curve(length):
+    # A steep rise and a steep fall are most of a short curve, and no noise.
+    time = np.arange(length)
+    plateau = np.minimum(0.3 + 0.15 * time, 0.75)
+    fall = 0.2 * np.clip(time - (length - 5), 0, 2)
+    noise = 0.01 * np.random.default_rng(3).normal(size=(length, 1000))
+    flat = alg.detect_cliff(jnp.asarray(plateau[:, None] + noise, jnp.float32), window=3)
+    fallen = alg.detect_cliff(jnp.asarray((plateau - fall)[:, None] + noise, jnp.float32), window=3)
+    assert not flat.cliff.any() and float(fallen.cliff.mean()) > 0.99
+    by_15_points = (plateau - 0.375 * fall)[:, None] + noise
+    assert float(alg.detect_cliff(jnp.asarray(by_15_points, jnp.float32), window=3).cliff.mean()) > 0.9
 
 
 def test_cliff_is_found_soon_after_a_collapse():
