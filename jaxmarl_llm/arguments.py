@@ -121,13 +121,13 @@ def as_array(what: str, value: Any, kind: Any) -> jax.Array:
 
 
 def of_one_shape(**arrays) -> list[jax.Array]:
-    """Arrays `[T, ...]` of one shape, in the order given: silent broadcasting is how axes get mixed up.
+    """Arrays of one shape, in the order given: silent broadcasting is how axes get mixed up.
 
     Args:
       **arrays: array-likes, by the names to call them in an error.
 
     Raises:
-      ValueError: shapes that differ, or no time axis, or no step; names the first two that disagree.
+      ValueError: shapes that differ; names the first two that disagree.
     """
     found = {name: jnp.asarray(array) for name, array in arrays.items()}
     (first, example), *others = found.items()
@@ -135,8 +135,37 @@ def of_one_shape(**arrays) -> list[jax.Array]:
         if array.shape != example.shape:
             raise ValueError(
                 f"{first} has shape {list(example.shape)} and {name} {list(array.shape)}: {', '.join(found)} must have "
-                "one shape [T, ...]"
+                "one shape"
             )
+    return list(found.values())
+
+
+def steps_of_one_shape(**arrays) -> list[jax.Array]:
+    """Arrays `[T, ...]` of one shape, as `of_one_shape`, with a time axis of at least one step.
+
+    Raises:
+      ValueError: shapes that differ, or no time axis, or no step.
+    """
+    (first, example), *_ = found = list(zip(arrays, of_one_shape(**arrays), strict=True))
     if example.ndim == 0 or example.shape[0] == 0:
         raise ValueError(f"{first} needs a time axis of at least one step, got shape {list(example.shape)}")
-    return list(found.values())
+    return [array for _, array in found]
+
+
+def of_batch_shape(num_axes: int, **arrays) -> None:
+    """Refuses arrays that have not the shape of the first one and `num_axes` axes more.
+
+    Args:
+      num_axes: how many axes follow.
+      **arrays: array-likes, by the names to call them in an error.
+
+    Raises:
+      ValueError: another shape.
+    """
+    (first, batch), *others = ((name, jnp.shape(array)) for name, array in arrays.items())
+    for name, shape in others:
+        if len(shape) != len(batch) + num_axes or shape[: len(batch)] != batch:
+            raise ValueError(
+                f"{name} must have the axes of {first}, which has shape {list(batch)}, and {num_axes} more, got shape "
+                f"{list(shape)}"
+            )

@@ -1,4 +1,4 @@
-"""The one exception that means 'the input is wrong': a single line saying what, and what to do."""
+"""The one exception that means 'the input is wrong', a single line saying what and what to do; advice and wording."""
 
 import difflib
 from collections.abc import Iterable
@@ -24,3 +24,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     if close:
         return UserError(f"unknown {kind} '{name}': did you mean {' or '.join(close)}?")
     return UserError(f"unknown {kind} '{name}': choose one of {', '.join(known)}")
+
+
+def nearest_divisors(number: int, wanted: int) -> list[int]:
+    """The three divisors of a number that lie nearest to the one that was wanted, sorted."""
+    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    return sorted(sorted(divisors, key=lambda divisor: abs(divisor - wanted))[:3])
+
+
+def plural(count: int, noun: str) -> str:
+    """A number and its noun: `1 seed`, `2 seeds`, `1,000 environments`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,7 +1,9 @@
-"""Categorical policies with illegal actions masked out: finite everywhere, exact zero probability where illegal."""
+"""Categorical policies: finite everywhere, probability 0 where illegal. Shapes that differ raise `ValueError`."""
 
 import jax
 import jax.numpy as jnp
+
+from jaxmarl_llm.arguments import of_batch_shape, of_one_shape
 
 
 def masked_logits(logits, action_mask=None):
@@ -43,6 +45,7 @@ def at_action(values, action):
     Returns:
       `[...]` float.
     """
+    of_batch_shape(1, action=action, values=values)
     # A one-hot sum instead of a gather: its gradient is elementwise, where a gather's would be a scatter.
     chosen = jax.nn.one_hot(action, values.shape[-1], dtype=bool)
     return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
@@ -58,6 +61,7 @@ def categorical_kl(logits, other_logits):
     Returns:
       `[...]` float, at least 0 up to rounding; huge but finite where the second policy forbids what the first does.
     """
+    of_one_shape(logits=logits, other_logits=other_logits)
     log_probs, other = jax.nn.log_softmax(logits, axis=-1), jax.nn.log_softmax(other_logits, axis=-1)
     probs = jnp.exp(log_probs)
     return jnp.sum(jnp.where(probs > 0, probs * (log_probs - other), 0.0), axis=-1)
@@ -100,6 +104,7 @@ def categorical_from_uniform(uniform, logits):
     Returns:
       `[...]` int32.
     """
+    of_batch_shape(1, uniform=uniform, logits=logits)
     # Inverse of the cumulative distribution: one uniform number a row, where Gumbel noise needs A of them.
     probs = jax.nn.softmax(logits, axis=-1)
     cumulative = jnp.cumsum(probs, axis=-1)

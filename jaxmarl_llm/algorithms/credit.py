@@ -1,4 +1,4 @@
-"""Who earned the team's reward: counterfactual baselines, difference rewards, Shapley values, leave-one-out."""
+"""Who earned the team's reward: baselines, differences, Shapley values. Shapes that differ raise `ValueError`."""
 
 import math
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.algorithms.categorical import at_action, masked_logits
+from jaxmarl_llm.arguments import of_batch_shape, of_one_shape
 
 
 def counterfactual_baseline(q_values, policy_logits, *, action_mask=None):
@@ -20,6 +21,7 @@ def counterfactual_baseline(q_values, policy_logits, *, action_mask=None):
     Returns:
       `[...]` float; it does not depend on which action the agent took.
     """
+    of_one_shape(q_values=q_values, policy_logits=policy_logits)
     probs = jax.nn.softmax(masked_logits(policy_logits, action_mask), axis=-1)
     return jnp.sum(jnp.where(probs > 0, probs * q_values, 0.0), axis=-1)
 
@@ -50,7 +52,7 @@ def difference_reward(team_reward, counterfactual_reward):
     Raises:
       ValueError: the shapes do not match.
     """
-    _check_batch("counterfactual_reward", counterfactual_reward, "[..., N]", jnp.shape(team_reward), 1)
+    of_batch_shape(1, team_reward=team_reward, counterfactual_reward=counterfactual_reward)
     return jnp.expand_dims(team_reward, -1) - counterfactual_reward
 
 
@@ -70,7 +72,8 @@ def aristocrat_utility(team_reward, alternative_reward, policy_probs):
     Raises:
       ValueError: the shapes do not match.
     """
-    _check_batch("alternative_reward", alternative_reward, "[..., N, A]", jnp.shape(team_reward), 2)
+    of_batch_shape(2, team_reward=team_reward, alternative_reward=alternative_reward)
+    of_one_shape(alternative_reward=alternative_reward, policy_probs=policy_probs)
     weighted = jnp.where(policy_probs > 0, policy_probs * alternative_reward, 0.0)
     return difference_reward(team_reward, jnp.sum(weighted, axis=-1))
 
@@ -141,19 +144,14 @@ def leave_one_out_advantage(reward, *, axis, mask=None):
       not count or have no sibling that does.
 
     Raises:
-      ValueError: G is 1, where no sibling exists.
+      ValueError: G is 1, where no sibling exists, or shapes that differ.
     """
     size = jnp.shape(reward)[axis]
     if size < 2:
         raise ValueError("leave_one_out_advantage needs at least two samples along axis, got one: no sibling exists")
     if mask is None:
         return (reward - jnp.mean(reward, axis=axis, keepdims=True)) * (size / (size - 1))
+    of_one_shape(reward=reward, mask=mask)
     count = jnp.sum(mask, axis=axis, keepdims=True)
     others = jnp.sum(jnp.where(mask, reward, 0.0), axis=axis, keepdims=True) - reward
     return jnp.where(mask & (count > 1), reward - others / jnp.maximum(count - 1, 1), 0.0)
-
-
-def _check_batch(name, array, axes, batch_shape, num_axes):
-    shape = jnp.shape(array)
-    if len(shape) != len(batch_shape) + num_axes or shape[: len(batch_shape)] != tuple(batch_shape):
-        raise ValueError(f"{name} must be {axes} with the leading axes of team_reward {batch_shape}, got shape {shape}")

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from jaxmarl_llm.arguments import of_one_shape
 from jaxmarl_llm.errors import unknown_name
 
 KL_ESTIMATORS = ("k1", "k2", "k3")
@@ -20,8 +21,9 @@ def kl_estimate(log_prob, reference_log_prob, *, kind="k3"):
       `[...]` float; its mean is the estimate.
 
     Raises:
-      ValueError: unknown kind.
+      ValueError: unknown kind, or shapes that differ.
     """
+    of_one_shape(log_prob=log_prob, reference_log_prob=reference_log_prob)
     log_ratio = reference_log_prob - log_prob
     if kind == "k1":
         return -log_ratio

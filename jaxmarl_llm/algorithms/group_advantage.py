@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.arguments import of_one_shape
 from jaxmarl_llm.errors import unknown_name
 
 GROUP_SCALES = ("std", "sample_std", "none")
@@ -31,8 +32,7 @@ def group_relative_advantage(reward, group, num_groups, *, scale="std", clip=Non
     """
     if scale not in GROUP_SCALES:
         raise unknown_name("scale", scale, GROUP_SCALES)
-    if jnp.shape(reward) != jnp.shape(group):
-        raise ValueError(f"reward has shape {jnp.shape(reward)} and group {jnp.shape(group)}: they must be the same")
+    of_one_shape(reward=reward, group=group)
     flat = reward.reshape(-1)
     belongs = ((group >= 0) & (group < num_groups)).reshape(-1)
     # One more segment takes what belongs nowhere.

@@ -1,7 +1,10 @@
-"""Losses of the proximal policy optimisation family, per element."""
+"""Losses of the proximal policy optimisation family, per element. Shapes that differ raise `ValueError`."""
 
 import jax
 import jax.numpy as jnp
+import optax
+
+from jaxmarl_llm.arguments import of_one_shape
 
 
 def clipped_surrogate_loss(log_prob, old_log_prob, advantage, *, clip_low=0.2, clip_high=0.2):
@@ -18,6 +21,7 @@ def clipped_surrogate_loss(log_prob, old_log_prob, advantage, *, clip_low=0.2, c
     Returns:
       `[...]` loss; average it with `masked_mean`.
     """
+    of_one_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     ratio = jnp.exp(log_prob - old_log_prob)
     clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     return -jnp.minimum(ratio * advantage, clipped * advantage)
@@ -36,13 +40,10 @@ def clipped_value_loss(value, old_value, target, *, clip: float | jax.Array | No
     Returns:
       `[...]` loss.
     """
+    of_one_shape(value=value, old_value=old_value, target=target)
 
     def error_loss(error):
-        if huber_delta is None:
-            return 0.5 * jnp.square(error)
-        size = jnp.abs(error)
-        quadratic = jnp.minimum(size, huber_delta)
-        return 0.5 * jnp.square(quadratic) + huber_delta * (size - quadratic)
+        return 0.5 * jnp.square(error) if huber_delta is None else optax.huber_loss(error, delta=huber_delta)
 
     loss = error_loss(value - target)
     if clip is None:

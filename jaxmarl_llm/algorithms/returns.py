@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.arguments import of_one_shape
+from jaxmarl_llm.arguments import steps_of_one_shape
 
 
 def gae(reward, value, next_value, terminated, boundary, *, discount=0.99, gae_lambda=0.95):
@@ -27,7 +27,7 @@ def gae(reward, value, next_value, terminated, boundary, *, discount=0.99, gae_l
     Raises:
       ValueError: shapes that differ.
     """
-    reward, value, next_value, terminated, boundary = of_one_shape(
+    reward, value, next_value, terminated, boundary = steps_of_one_shape(
         reward=reward, value=value, next_value=next_value, terminated=terminated, boundary=boundary
     )
     difference = reward + discount * jnp.where(terminated, 0.0, next_value) - value
@@ -59,7 +59,7 @@ def td_lambda(reward, next_value, terminated, boundary, *, discount=0.99, td_lam
     Raises:
       ValueError: shapes that differ.
     """
-    reward, next_value, terminated, boundary = of_one_shape(
+    reward, next_value, terminated, boundary = steps_of_one_shape(
         reward=reward, next_value=next_value, terminated=terminated, boundary=boundary
     )
     bootstrap = discount * jnp.where(terminated, 0.0, next_value)

@@ -1,9 +1,10 @@
-"""Rewards before learning: one scale, mixtures, shaping by history, novelty."""
+"""Rewards before learning: one scale, mixtures, shaping by history, novelty. Shapes that differ raise `ValueError`."""
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_llm.arguments import of_one_shape
 from jaxmarl_llm.errors import unknown_name
 
 REWARD_SCALINGS = ("range", "scale")
@@ -116,4 +117,5 @@ def novelty_reward(prediction, target):
       `[...]` float, mean squared error: large where the predictor was seldom trained. Divide it by its running
       deviation (`ValueStatistics`) before mixing it in.
     """
+    of_one_shape(prediction=prediction, target=target)
     return jnp.mean(jnp.square(prediction - jax.lax.stop_gradient(target)), axis=-1)

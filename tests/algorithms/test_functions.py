@@ -111,3 +111,29 @@ def test_schedules():
     np.testing.assert_allclose([value(p, "cosine") for p in (0.0, 0.5, 1.0)], [2.0, 1.5, 1.0], atol=1e-6)
     with pytest.raises(UserError, match="did you mean linear"):
         alg.anneal(1.0, 0.0, jnp.asarray(0.0), schedule="liner")
+
+
+@pytest.mark.parametrize(
+    ("function", "num_arrays"),
+    [
+        (alg.clipped_surrogate_loss, 3),
+        (alg.clipped_value_loss, 3),
+        (alg.kl_estimate, 2),
+        (alg.categorical_kl, 2),
+        (alg.counterfactual_baseline, 2),
+        (alg.novelty_reward, 2),
+        (lambda values, action: alg.at_action(values[..., None], action.astype(int)), 2),
+        (lambda logits, uniform: alg.categorical_from_uniform(uniform, logits[..., None]), 2),
+        (lambda reward, mask: alg.leave_one_out_advantage(reward, axis=0, mask=mask > 0), 2),
+        (lambda reward, probs: alg.aristocrat_utility(reward[..., 0, 0], reward, probs), 2),
+    ],
+)
+def test_shapes_that_would_broadcast_are_refused(function, num_arrays):
+    whole = jnp.zeros((5, 3, 2))
+    function(*[whole] * num_arrays)
+    for wrong in range(1, num_arrays):
+        for shape in [(5, 3, 1), (1, 3, 2)]:
+            arrays = [whole] * num_arrays
+            arrays[wrong] = jnp.zeros(shape)
+            with pytest.raises(ValueError, match=r"got shape|one shape"):
+                function(*arrays)

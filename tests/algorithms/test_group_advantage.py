@@ -88,5 +88,5 @@ def test_groups_by_agent_and_turn_have_less_variance():
 def test_bad_input():
     with pytest.raises(UserError, match="did you mean std"):
         alg.group_relative_advantage(REWARD, jnp.zeros(8, int), 1, scale="stdd")
-    with pytest.raises(ValueError, match="must be the same"):
+    with pytest.raises(ValueError, match="must have one shape"):
         alg.group_relative_advantage(REWARD, jnp.zeros(7, int), 1)

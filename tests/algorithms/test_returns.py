@@ -116,7 +116,7 @@ def test_gradients_flow_to_the_values():
 def test_shapes_that_would_broadcast_are_refused(wrong):
     arrays = {name: np.zeros((5, 3, 2)) for name in ("reward", "value", "next_value", "terminated", "boundary")}
     for shape in [(5, 3), (3, 2), (5, 1, 2), (6, 3, 2)]:
-        with pytest.raises(ValueError, match=r"one shape \[T"):
+        with pytest.raises(ValueError, match="must have one shape"):
             gae(**(arrays | {wrong: np.zeros(shape)}))
     with pytest.raises(ValueError, match="at least one step"):
         td_lambda(*[np.zeros((0, 2))] * 4)

@@ -5,7 +5,7 @@ from typing import Any
 from jaxmarl_llm.algorithms.policy_gradient.credit import BRANCHING, CREDITS
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
 from jaxmarl_llm.envs.base import Environment
-from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.errors import UserError, nearest_divisors, unknown_name
 from jaxmarl_llm.networks.build import CRITICS, build_actor_critic
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.networks.team import TeamNetwork
@@ -30,10 +30,7 @@ def mappo(env: Environment, **settings: Any) -> PolicyGradient:
 
 
 def coma(env: Environment, **settings: Any) -> PolicyGradient:
-    """COMA (Foerster et al. 2018): a central critic values each agent's own actions, the others' fixed.
-
-    See `policy_gradient`.
-    """
+    """COMA (Foerster et al. 2018): a central critic values each agent's own actions. See `policy_gradient`."""
     return policy_gradient(env, **{"critic": "action", "credit": "coma", "gae_lambda": 0.8, **settings})
 
 
@@ -46,10 +43,7 @@ def happo(env: Environment, **settings: Any) -> PolicyGradient:
 
 
 def hatrpo(env: Environment, **settings: Any) -> PolicyGradient:
-    """HATRPO (Kuba et al. 2022): as HAPPO, each policy by a natural gradient step within a divergence.
-
-    See `policy_gradient`.
-    """
+    """HATRPO (Kuba et al. 2022): HAPPO by natural gradient steps within a divergence. See `policy_gradient`."""
     return happo(env, **{"trust_region": "gate", **settings})
 
 
@@ -152,10 +146,5 @@ def _check_together(learner: PolicyGradient, critic: str, network: str) -> None:
         what = "num_envs" if recurrent else "num_envs x rollout_length"
         raise UserError(
             f"num_minibatches={learner.num_minibatches} does not divide {what} = {rows}: "
-            f"choose one of {', '.join(str(d) for d in _nearest_divisors(rows, learner.num_minibatches))}"
+            f"choose one of {', '.join(str(d) for d in nearest_divisors(rows, learner.num_minibatches))}"
         )
-
-
-def _nearest_divisors(number: int, wanted: int) -> list[int]:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return sorted(sorted(divisors, key=lambda d: abs(d - wanted))[:3])
