@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.pretraining import make_pretraining as make_pretraining
     from jaxmarl_llm.workflows.pretraining import pretrain as pretrain
     from jaxmarl_llm.workflows.replay import replay_message as replay_message
+    from jaxmarl_llm.workflows.role_swap import RoleSwap as RoleSwap
+    from jaxmarl_llm.workflows.role_swap import swap_roles as swap_roles
     from jaxmarl_llm.workflows.rollout import CallSamples as CallSamples
     from jaxmarl_llm.workflows.rollout import Episodes as Episodes
     from jaxmarl_llm.workflows.rollout import play as play
@@ -68,6 +70,7 @@ _MODULES = {
     "policies": ("sharing",),
     "pretraining": ("Pretraining", "make_pretraining", "pretrain"),
     "replay": ("replay_message",),
+    "role_swap": ("RoleSwap", "swap_roles"),
     "rollout": ("CallSamples", "Episodes", "play"),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),
