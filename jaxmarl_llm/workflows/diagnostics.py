@@ -88,6 +88,27 @@ def _confusion(bound: BoundWorkflow, samples) -> jax.Array:
     )
 
 
+def prompt_tokens(bound: BoundWorkflow, episodes: Episodes) -> jax.Array:
+    """`[R, V]` float32, how often each token occurs among all that a role read, over all devices; 0 where it read none.
+
+    Args:
+      bound: the workflow.
+      episodes: of this device.
+    """
+    counts = {role: jnp.zeros(len(bound.vocabulary)) for role in bound.workflow.roles}
+    for call, samples in zip(bound.workflow.calls, episodes.calls, strict=True):
+        position = jax.lax.broadcasted_iota(jnp.int32, samples.prompt.shape, samples.prompt.ndim - 1)
+        read = samples.asked[..., None] & (position < samples.prompt_length[..., None])
+        counts[call.role] = counts[call.role].at[samples.prompt].add(read.astype(jnp.float32))
+    total = mesh.sum_over_devices(jnp.stack(list(counts.values())))
+    return total / jnp.maximum(jnp.sum(total, axis=1, keepdims=True), 1.0)
+
+
+def total_variation(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Half the summed differences of two distributions `[..., V]`: the share that would have to be something else."""
+    return 0.5 * jnp.sum(jnp.abs(first - second), axis=-1)
+
+
 def few_episodes(rows: tuple[CallRows, ...], number: int) -> tuple[CallRows, ...]:
     """The rows of the first episodes: about `number` over all devices, at least one on each."""
     share = -(-number // mesh.num_devices())

@@ -45,6 +45,7 @@ class WorkflowState:
       optimizer_state: pytree with a leading axis P.
       gradient_average: `[R, F]`, running averages of the roles' gradients; `[R, 0]` without `coherence`.
       kl_coefficient: `[R]` float32, weights of the anchors to the base policies.
+      base_reading: `[R, V]` float32, what the roles read in the first update, see `diagnostics.prompt_tokens`.
       key: the random key of the next update.
       update: `[]` int32, number of updates done.
     """
@@ -54,6 +55,7 @@ class WorkflowState:
     optimizer_state: Any
     gradient_average: jax.Array
     kl_coefficient: jax.Array
+    base_reading: jax.Array
     key: jax.Array
     update: jax.Array
 
@@ -250,6 +252,7 @@ class WorkflowLearner:
             optimizer_state=jax.vmap(self.make_optimizer().init)(flat),
             gradient_average=jnp.zeros((num_roles, size)),
             kl_coefficient=jnp.broadcast_to(jnp.asarray(self.kl_coefficient, jnp.float32), (num_roles,)),
+            base_reading=jnp.zeros((num_roles, len(self.bound.vocabulary))),
             key=key,
             update=jnp.zeros((), jnp.int32),
         )
@@ -288,6 +291,9 @@ class WorkflowLearner:
             strength,
         )
         metrics = diagnostics.episode_metrics(self.bound, episodes) | advantages
+        reading = diagnostics.prompt_tokens(self.bound, episodes)
+        base_reading = jnp.where(state.update == 0, reading, state.base_reading)
+        metrics["role_prompt_shift"] = diagnostics.total_variation(reading, base_reading)
         if self.diagnostic_episodes:
             few = diagnostics.few_episodes(rows, self.diagnostic_episodes)
             metrics |= diagnostics.slot_gradient_metrics(self, state.params, few, state.kl_coefficient)
@@ -308,6 +314,7 @@ class WorkflowLearner:
             optimizer_state=optimizer_state,
             gradient_average=average,
             kl_coefficient=kl,
+            base_reading=base_reading,
             key=key,
             update=state.update + 1,
         )
