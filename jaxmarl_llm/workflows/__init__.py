@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.replay import replay_message as replay_message
     from jaxmarl_llm.workflows.role_swap import RoleSwap as RoleSwap
     from jaxmarl_llm.workflows.role_swap import swap_roles as swap_roles
+    from jaxmarl_llm.workflows.roll_back import RollBack as RollBack
+    from jaxmarl_llm.workflows.roll_back import RollBackState as RollBackState
     from jaxmarl_llm.workflows.rollout import CallSamples as CallSamples
     from jaxmarl_llm.workflows.rollout import Episodes as Episodes
     from jaxmarl_llm.workflows.rollout import play as play
@@ -71,6 +73,7 @@ _MODULES = {
     "pretraining": ("Pretraining", "make_pretraining", "pretrain"),
     "replay": ("replay_message",),
     "role_swap": ("RoleSwap", "swap_roles"),
+    "roll_back": ("RollBack", "RollBackState"),
     "rollout": ("CallSamples", "Episodes", "play"),
     "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),
