@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_llm import mesh
 from jaxmarl_llm.envs.base import TimeStep
 
 
@@ -70,24 +69,31 @@ def add_step(totals: EpisodeTotals, timestep: TimeStep, counted: jax.Array | boo
     return totals, record
 
 
-def episode_metrics(record: StepRecord) -> dict[str, jax.Array]:
-    """Statistics of the episodes that ended within T steps; not a number where none did.
+def episode_sums(record: StepRecord) -> tuple[jax.Array, ...]:
+    """What `episode_metrics` needs of T steps: float32 sums over this device's environments.
 
     Args:
       record: `[T, B, ...]`.
+    """
+    return (
+        jnp.sum(record.done.astype(jnp.float32)),
+        jnp.sum(record.episode_return, axis=(0, 1)),
+        jnp.sum(record.episode_length.astype(jnp.float32)),
+        jnp.sum(record.shaped_reward, axis=(0, 1)),
+        jnp.sum(record.counted.astype(jnp.float32)),
+    )
+
+
+def episode_metrics(sums: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+    """Statistics of the episodes that ended within T steps; not a number where none did.
+
+    Args:
+      sums: of `episode_sums`, over all devices (`mesh.sum_over_devices`).
 
     Returns:
       Float32 scalars, and `[N]` arrays under names that begin with `agent_`.
     """
-    finished, total_return, total_length, total_shaped, steps = mesh.sum_over_devices(
-        (
-            jnp.sum(record.done.astype(jnp.float32)),
-            jnp.sum(record.episode_return, axis=(0, 1)),
-            jnp.sum(record.episode_length.astype(jnp.float32)),
-            jnp.sum(record.shaped_reward, axis=(0, 1)),
-            jnp.sum(record.counted.astype(jnp.float32)),
-        )
-    )
+    finished, total_return, total_length, total_shaped, steps = sums
     agent_return = total_return / finished
     return {
         "episode_return": agent_return.mean(),

@@ -44,8 +44,9 @@ class QMixer(nn.Module):
         weight_1 = jnp.abs(weight_1).reshape(*q.shape, self.embed_dim)
         weight_2 = jnp.abs(dense(self.embed_dim, orthogonal(1.0))(nn.relu(to_weight_2)))
         value = dense(1, orthogonal(1.0))(nn.relu(to_value))[..., 0]
-        hidden = nn.elu(jnp.sum(q[..., None] * weight_1, axis=-2) + bias_1)
-        return jnp.sum(hidden * weight_2, axis=-1) + value
+        # Sums as products, since XLA's CPU compiler does not vectorise sums; accelerators would round their factors.
+        hidden = nn.elu(jnp.einsum("...n,...ne->...e", q, weight_1, precision="highest") + bias_1)
+        return jnp.dot(hidden * weight_2, jnp.ones((self.embed_dim,)), precision="highest") + value
 
 
 class JointActionValue(nn.Module):

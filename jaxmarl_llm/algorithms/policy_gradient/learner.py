@@ -27,7 +27,7 @@ from jaxmarl_llm.algorithms.value_normalization import (
     update_value_statistics,
 )
 from jaxmarl_llm.envs.base import TimeStep
-from jaxmarl_llm.envs.episodes import episode_metrics
+from jaxmarl_llm.envs.episodes import episode_metrics, episode_sums
 from jaxmarl_llm.errors import UserError
 
 
@@ -191,7 +191,7 @@ class PolicyGradient(Learner):
         samples, value_statistics, explained = self._assess(state, trajectory, last_value)
         if self.reweighs:
             samples = dataclasses.replace(samples, factor=jnp.ones(samples.advantage.shape))
-        metrics = episode_metrics(record) | {"explained_variance": explained}
+        metrics = episode_metrics(mesh.sum_over_devices(episode_sums(record))) | {"explained_variance": explained}
         metrics |= updates.agent_gradients(self, state.params, memory, samples, coefficients)
         state = dataclasses.replace(state, rollout=rollout, value_statistics=value_statistics)
         return state, turns.Batch(memory=memory, samples=samples, metrics=metrics)

@@ -17,7 +17,7 @@ from jaxmarl_llm.algorithms.value import update as updates
 from jaxmarl_llm.algorithms.value.replay import add_to_replay, init_replay, sample_replay, set_priority, take_sequences
 from jaxmarl_llm.algorithms.value.state import Replay, RolloutState, ValueState
 from jaxmarl_llm.envs.base import TimeStep
-from jaxmarl_llm.envs.episodes import episode_metrics
+from jaxmarl_llm.envs.episodes import episode_metrics, episode_sums
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
 
 
@@ -122,20 +122,22 @@ class ValueLearner(Learner):
         # All batches are read at once: a loop that held the replay would make the compiler copy it.
         index, batches = self._draw(replay, key_learn)
 
-        def learn(networks, batches, priority):
-            networks, size, metrics = updates.learn(self, networks, batches, state.update, rate)
-            return networks, set_priority(priority, index, size), metrics
+        def learn(networks, batches, priority, sums):
+            networks, size, metrics, sums = updates.learn(self, networks, batches, state.update, rate, sums)
+            return networks, set_priority(priority, index, size), metrics, sums
 
-        def wait(networks, batches, priority):
-            metrics = jax.eval_shape(learn, networks, batches, priority)[-1]
+        def wait(networks, batches, priority, sums):
+            metrics = jax.eval_shape(learn, networks, batches, priority, sums)[2]
             nothing = {name: jnp.full(leaf.shape, jnp.nan, leaf.dtype) for name, leaf in metrics.items()}
-            return networks, priority, nothing | {"total_loss": jnp.zeros(())}
+            return networks, priority, nothing | {"total_loss": jnp.zeros(())}, mesh.sum_over_devices(sums)
 
         networks = (state.params, state.target_params, state.optimizer_state)
         started = steps_done + self.steps_per_update >= self.learning_starts
-        networks, priority, metrics = jax.lax.cond(started, learn, wait, networks, batches, replay.priority)
+        networks, priority, metrics, sums = jax.lax.cond(
+            started, learn, wait, networks, batches, replay.priority, episode_sums(record)
+        )
         params, target_params, optimizer_state = networks
-        metrics |= episode_metrics(record)
+        metrics |= episode_metrics(sums)
         metrics |= {"epsilon": epsilon, "learning_rate": rate, "shaped_reward_weight": shaped_weight}
         state = ValueState(
             params=params,

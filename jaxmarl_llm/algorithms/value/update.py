@@ -158,8 +158,8 @@ def _monotonic_weight(learner, params, q, chosen, target, sequences, counts, sta
 
 
 def learn(
-    learner, networks: tuple[Any, Any, Any], batches: tuple[Sequences, jax.Array], update: jax.Array, rate
-) -> tuple[tuple[Any, Any, Any], jax.Array, dict]:
+    learner, networks: tuple[Any, Any, Any], batches: tuple[Sequences, jax.Array], update: jax.Array, rate, others: Any
+) -> tuple[tuple[Any, Any, Any], jax.Array, dict, Any]:
     """The gradient steps of one update.
 
     Args:
@@ -169,9 +169,11 @@ def learn(
         importance weights `[G, K]`.
       update: `[]` int32, number of updates done.
       rate: `[]` float32, learning rate.
+      others: pytree of floats that are to be summed over the devices; they go along with the gradients.
 
     Returns:
-      `(networks, size, metrics)`: mean absolute error of each sequence `[G, K]`, and metrics averaged over the steps.
+      `(networks, size, metrics, others)`: mean absolute error of each sequence `[G, K]`, metrics averaged over the
+      steps, and the sums.
     """
     optimizer = learner.make_optimizer()
 
@@ -184,7 +186,7 @@ def learn(
 
         # Sums become means after the devices have met, so that they meet once.
         gradient, (size, sums) = jax.grad(loss, has_aux=True)(params)
-        gradient, sums = mesh.sum_over_devices((gradient, sums))
+        gradient, sums, summed = mesh.sum_over_devices((gradient, sums, others))
         count = jnp.maximum(sums.pop("count"), 1.0)
         gradient, metrics = jax.tree.map(lambda leaf: leaf / count, (gradient, sums))
         norms = {name: jax.vmap(optax.tree.norm)(tree) for name, tree in gradient.items()}
@@ -202,12 +204,16 @@ def learn(
             target_params,
             params,
         )
-        return (params, target_params, optimizer_state), (size, metrics)
+        return (params, target_params, optimizer_state), (size, metrics, summed)
 
     of_agents = agent_gradients(learner, networks, jax.tree.map(lambda leaf: leaf[0], batches))
     numbers = update * learner.gradient_steps + 1 + jnp.arange(learner.gradient_steps)
-    networks, (size, metrics) = jax.lax.scan(gradient_step, networks, (batches, numbers))
-    return networks, size, jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics) | of_agents
+    networks, (size, metrics, summed) = jax.lax.scan(gradient_step, networks, (batches, numbers))
+    metrics, others = (
+        jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics),
+        jax.tree.map(lambda leaf: leaf[0], summed),
+    )
+    return networks, size, metrics | of_agents, others
 
 
 def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequences, jax.Array]) -> dict:
