@@ -75,9 +75,9 @@ def test_files_and_resume(tmp_path, trained, capsys):
 
 def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def make_runner(config, cells):
-        def run_cell(cell, on_iteration):
+        def run_cell(cell, on_progress):
             os.kill(os.getpid(), signal.SIGINT)
-            on_iteration(1, 0.5)
+            on_progress("training", 0.1, 0.5)
 
         return run_cell
 

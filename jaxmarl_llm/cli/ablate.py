@@ -28,6 +28,7 @@ class AblateOptions:
     """Do what is missing of the ablation in the folder --out."""
 
 
+SECONDS_BETWEEN_LINES = 30.0
 _DESCRIPTION = (
     "Train teams of language-model roles, with one policy for all roles (shared) and one policy a role (isolated), and "
     f"report what differs. PRESET is one of {', '.join(PRESETS)}. Ctrl-C keeps the cells that are done; --resume does "
@@ -141,10 +142,11 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: 
 
 
 def make_watcher(console: Any) -> Any:
-    """Shows the progress of an ablation: a bar on a terminal, a line a cell elsewhere."""
+    """Shows the progress of an ablation: a bar on a terminal, elsewhere a line a phase, and one every half minute."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     from jaxmarl_llm.training.progress import format_duration
+    from jaxmarl_llm.workflows.ablation.forecast import Forecast
     from jaxmarl_llm.workflows.ablation.loop import Watcher
 
     class TerminalWatcher(Watcher):
@@ -155,46 +157,43 @@ def make_watcher(console: Any) -> Any:
                 console=console,
                 disable=not console.is_terminal,
             )
-            self.task: Any = None
-            self.num_cells = self.num_done = self.first = self.iterations = 0
-            self.began = 0.0
+            self.task = self.bar.add_task("", total=1.0, text="")
+            self.num_cells = self.num_done = 0
+            self.forecast = Forecast(())
+            self.last: tuple[Any, str] | None = None
+            self.line_time = 0.0
 
-        def start(self, num_cells, num_done, iterations):
-            self.num_cells, self.num_done, self.first, self.iterations = num_cells, num_done, num_done, iterations
-            self.began = time.monotonic()
-            if num_done:
-                console.print(f"{num_done} of {num_cells} cells are done already", highlight=False)
-            self.task = self.bar.add_task("", total=num_cells * iterations, completed=num_done * iterations, text="")
+        def start(self, cells, missing):
+            self.num_cells, self.num_done = len(cells), len(cells) - len(missing)
+            self.forecast = Forecast(missing)
+            if self.num_done:
+                console.print(f"{self.num_done} of {self.num_cells} cells are done already", highlight=False)
             self.bar.start()
 
-        def begin(self, cell):
-            self._show(cell.name, 0, "preparing")
-
-        def advance(self, cell, iteration, accuracy):
-            self._show(cell.name, iteration, f"accuracy {accuracy:.3f}")
+        def advance(self, cell, phase, share, accuracy):
+            self.forecast.advance(cell, phase, share)
+            text = phase if share in (0.0, 1.0) else f"{phase} {100 * share:.0f} %"
+            parts = [f"cell {self.num_done + 1} of {self.num_cells}", cell.name, text]
+            if math.isfinite(accuracy):
+                parts.append(f"accuracy {accuracy:.3f}")
+            parts.append(f"{format_duration(self.forecast.left)} left")
+            self.bar.update(self.task, completed=self.forecast.done, text="  ".join(parts))
+            due = (cell, phase) != self.last or time.monotonic() - self.line_time > SECONDS_BETWEEN_LINES
+            if due and not console.is_terminal:
+                console.print("  ".join(parts), highlight=False, soft_wrap=True)
+                self.last, self.line_time = (cell, phase), time.monotonic()
 
         def end(self, result, seconds):
             self.num_done += 1
             first, last = (result.accuracy[index].mean() for index in (0, -1))
             console.print(
                 f"{self.num_done} of {self.num_cells}  {result.cell.name}: accuracy {first:.3f} -> {last:.3f} in "
-                f"{format_duration(seconds)}, {format_duration(self._left(self.num_done))} left",
+                f"{format_duration(seconds)}, {format_duration(self.forecast.left)} left",
                 highlight=False,
                 soft_wrap=True,
             )
 
         def stop(self):
             self.bar.stop()
-
-        def _left(self, done: float) -> float:
-            """Seconds, if all cells are alike; done counts parts of a cell too."""
-            now = done - self.first
-            return (time.monotonic() - self.began) / now * (self.num_cells - done) if now > 0 else math.inf
-
-        def _show(self, name: str, iteration: int, text: str) -> None:
-            done = self.num_done + iteration / self.iterations
-            left = f"{format_duration(self._left(done))} left"
-            parts = f"cell {self.num_done + 1} of {self.num_cells}", name, text, left
-            self.bar.update(self.task, completed=done * self.iterations, text="  ".join(parts))
 
     return TerminalWatcher()

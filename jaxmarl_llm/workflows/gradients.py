@@ -15,17 +15,23 @@ ROLE_WEIGHTINGS = ("sequences", "equal", "equal_mass")
 
 
 def combine_roles(
-    gradients: jax.Array, count: jax.Array, policy_of_role: tuple[int, ...], *, weighting: str = "sequences"
+    gradients: jax.Array,
+    count: jax.Array,
+    policy_of_role: tuple[int, ...] | jax.Array,
+    *,
+    weighting: str = "sequences",
+    num_policies: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The gradient of each policy from those of its roles.
 
     Args:
       gradients: `[R, F]` float32, each of the mean loss of a role's completions.
       count: `[R]` float32, how many completions each role has; a role without any has no part.
-      policy_of_role: R policy indices.
+      policy_of_role: R policy indices; where they are traced, `num_policies` must be given.
       weighting: `"sequences"`, by their numbers of completions, which is the mean over all completions of a policy;
         `"equal"`, alike; `"equal_mass"`, as `"sequences"` but with the contributions of a policy's roles scaled to
         their mean norm, so that each has the same share of the gradient mass.
+      num_policies: P; one more than the last index, if not given.
 
     Returns:
       `(gradient [P, F], weight [R])`: the gradient is the weighted sum.
@@ -36,7 +42,8 @@ def combine_roles(
     if weighting not in ROLE_WEIGHTINGS:
         raise unknown_name("role_weighting", weighting, ROLE_WEIGHTINGS)
     table = jnp.asarray(policy_of_role)
-    member = (jnp.arange(max(policy_of_role) + 1)[:, None] == table[None, :]).astype(jnp.float32)
+    num_policies = int(max(policy_of_role)) + 1 if num_policies is None else num_policies
+    member = (jnp.arange(num_policies)[:, None] == table[None, :]).astype(jnp.float32)
 
     def share(amount):
         total = jnp.sum(member * amount[None], axis=1)

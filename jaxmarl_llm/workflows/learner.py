@@ -89,6 +89,9 @@ class WorkflowLearner:
       constrained: only tokens of a call's format can be drawn.
       early_stop: see `llm.generate`; False is better under `vmap`.
       diagnostic_episodes: episodes from which slots' gradients and the drift of an update are measured; 0 for neither.
+      tied: `[P]` int32, numbers below P: policies of one number all take the step that the roles of all of them make
+        for one, and stay the same where they start the same. So an isolated team is trained as a shared one, or as one
+        of groups, by the program that trains it isolated: `policies.sharing` has the numbers. None ties no policies.
       learning_rate, adam_epsilon, max_grad_norm: of the optimiser.
       warmup_updates: over which the learning rate rises.
       total_updates: of the whole run, for the schedule.
@@ -124,6 +127,7 @@ class WorkflowLearner:
     constrained: bool = struct.field(pytree_node=False, default=True)
     early_stop: bool = struct.field(pytree_node=False, default=True)
     diagnostic_episodes: int = struct.field(pytree_node=False, default=32)
+    tied: Any = None
     learning_rate: float = 5e-4
     adam_epsilon: float = 1e-8
     max_grad_norm: float = 1.0
@@ -198,6 +202,11 @@ class WorkflowLearner:
             )
         if self.credit == "value" and not self.team.decoder.config.value_head:
             raise UserError("credit='value' needs a decoder with value_head=True")
+        if self.tied is not None and jnp.shape(self.tied) != (self.team.num_policies,):
+            raise UserError(
+                f"tied must have one number for each of the {self.team.num_policies} policies, got shape "
+                f"{jnp.shape(self.tied)}"
+            )
         shape = jnp.shape(self.kl_coefficient)
         if shape not in ((), (len(self.team.roles),)):
             raise UserError(f"kl_coefficient must be one number or one for each role, got shape {shape}")

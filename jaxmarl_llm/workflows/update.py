@@ -62,13 +62,12 @@ def run_steps(
     optimizer, unflatten = learner.make_optimizer(), unflattener(params)
     num_episodes = rows[0].samples.asked.shape[1]
     slot, active = step_schedule(learner)
-    policies = np.zeros((len(slot), team.num_policies), bool)
-    for role, policy in enumerate(team.policy_of_role):
-        policies[:, policy] |= active[:, role]
+    tied = jnp.arange(team.num_policies) if learner.tied is None else jnp.asarray(learner.tied)
+    table = tied[jnp.asarray(team.policy_of_role)]
 
     def step(carry, now):
         flat, optimizer_state, average = carry
-        columns, slot, policies = now
+        columns, slot = now
         part = rows
         if columns is not None:
             part = jax.tree.map(lambda leaf: jnp.take(leaf, columns, axis=1, unique_indices=True), part)
@@ -89,11 +88,13 @@ def run_steps(
             )
         if learner.clip_roles:
             gradients = clip_each(gradients, learner.role_max_grad_norm)
-        gradient, weight = combine_roles(gradients, count, team.policy_of_role, weighting=learner.role_weighting)
+        gradient, weight = combine_roles(
+            gradients, count, table, weighting=learner.role_weighting, num_policies=team.num_policies
+        )
         # Without samples a policy stays where it is, its momentum too.
-        policies = policies & (jax.ops.segment_sum(count, jnp.asarray(team.policy_of_role), team.num_policies) > 0)
+        policies = (jax.ops.segment_sum(count, table, team.num_policies) > 0)[tied]
         updates: Any
-        updates, stepped = jax.vmap(optimizer.update)(gradient, optimizer_state)
+        updates, stepped = jax.vmap(optimizer.update)(gradient[tied], optimizer_state)
         flat = jnp.where(policies[:, None], flat - learning_rate * updates, flat)
 
         def keep(new, old):
@@ -117,7 +118,7 @@ def run_steps(
             columns.reshape(-1, columns.shape[-1]), len(slot) // columns.shape[1] // len(draws), axis=0
         )
     carry = flatten(params), optimizer_state, gradient_average
-    carry, (metrics, sums) = jax.lax.scan(step, carry, (columns, jnp.asarray(slot), jnp.asarray(policies)))
+    carry, (metrics, sums) = jax.lax.scan(step, carry, (columns, jnp.asarray(slot)))
     flat, optimizer_state, gradient_average = carry
     took_part = jnp.asarray(active, jnp.float32)
 

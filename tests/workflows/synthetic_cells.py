@@ -62,11 +62,11 @@ def synthetic_runner(trained, *, fail_at=None):
     """For `run_ablation`: notes what it trains, and may raise in place of one cell."""
 
     def make_runner(config, cells):
-        def run_cell(cell, on_iteration):
+        def run_cell(cell, on_progress):
             if len(trained) == fail_at:
                 raise KeyboardInterrupt
             for iteration in range(config.iterations + 1):
-                on_iteration(iteration, 0.5)
+                on_progress("training", iteration / config.iterations, 0.5)
             trained.append(cell.name)
             return synthetic_cell(config, cell, seed=len(trained))
 

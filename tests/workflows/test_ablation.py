@@ -106,10 +106,10 @@ def test_signal_stops_between_updates(tmp_path):
     def make_runner(config, cells):
         inner = synthetic_runner(trained)(config, cells)
 
-        def run_cell(cell, on_iteration):
+        def run_cell(cell, on_progress):
             if len(trained) == 1:
                 os.kill(os.getpid(), signal.SIGINT)
-            return inner(cell, on_iteration)
+            return inner(cell, on_progress)
 
         return run_cell
 

@@ -18,7 +18,7 @@ from jaxmarl_llm.workflows.assessment import assess
 from jaxmarl_llm.workflows.gradients import combine_roles
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.ragged import same_tokens
-from jaxmarl_llm.workflows.update import role_gradients, role_sums
+from jaxmarl_llm.workflows.update import role_gradients, role_sums, run_steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +112,35 @@ def test_routing(key):
     assert (sums["rollout_kl"] / sums["count"] < 1e-6).all() and not sums["clip_fraction"].any()
 
 
+def test_tied_policies_are_shared_ones(key):
+    """One program of isolated policies trains them as isolated and as shared ones, by what it is given."""
+    bound, shared = tiny_team("voting", "shared", n=2)
+    isolated = dataclasses.replace(shared, policy_of_role=(0, 1))
+
+    @jax.jit
+    def run(key):
+        learner = learner_of(bound, shared, role_weighting="equal_mass", num_epochs=2)
+        params, rows = rows_of(learner, key)
+        one = jax.tree.map(lambda leaf: leaf[0], params)
+
+        def steps(team, tied):
+            now = dataclasses.replace(learner, team=team, tied=tied)
+            own = team.replicate(one)
+            moments = jax.vmap(now.make_optimizer().init)(jax.vmap(lambda tree: ravel_pytree(tree)[0])(own))
+            rate, strength = jnp.asarray(1e-2), jnp.zeros(())
+            after, *_ = run_steps(now, own, moments, jnp.zeros((2, 0)), rows, key, rate, jnp.zeros(2), strength)
+            return jax.vmap(lambda tree: ravel_pytree(tree)[0])(after)
+
+        both = jax.vmap(lambda tied: steps(isolated, tied))(jnp.asarray([[0, 0], [0, 1]]))
+        return steps(shared, None), both
+
+    as_shared, (tied, free) = jax.tree.map(np.asarray, run(key))
+    assert np.array_equal(tied[0], tied[1])
+    np.testing.assert_allclose(tied[0], as_shared[0], atol=1e-5)
+    # Each role alone takes a step of its own.
+    assert np.abs(free[0] - free[1]).max() > 1e-3 < np.abs(free - as_shared).max(axis=1).min()
+
+
 @pytest.mark.slow
 def test_devices_learn_what_one_learns(key):
     bound, team = tiny_team("voting", "shared", n=3)
@@ -165,6 +194,7 @@ def test_tiny_models_learn(key, credit):
         ({"credit": "value"}, "needs a decoder with value_head=True"),
         ({"kl_coefficient": jnp.zeros(3)}, "one number or one for each role"),
         ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"tied": jnp.zeros(2, jnp.int32)}, "tied must have one number for each of the 1 policies"),
         ({"num_problems": 0}, "num_problems must be a whole number of at least 1"),
     ],
 )

@@ -10,22 +10,19 @@ from jaxmarl_llm.training.files import lock_folder, unlock_folder
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, check_ablation, make_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
 
-# What trains a cell: calls back with the number of updates done and the last evaluation's mean accuracy.
-OnIteration = Callable[[int, float], None]
-RunCell = Callable[[Cell, OnIteration], CellResult]
+# Called with a phase of `forecast.PHASES`, the share of it that is done and the last evaluation's mean accuracy.
+OnProgress = Callable[[str, float, float], None]
+RunCell = Callable[[Cell, OnProgress], CellResult]
 
 
 class Watcher:
     """Receives the events of an ablation; this one shows nothing."""
 
-    def start(self, num_cells: int, num_done: int, iterations: int) -> None:
-        """Begins, with so many cells done before; each has so many iterations."""
+    def start(self, cells: Sequence[Cell], missing: Sequence[Cell]) -> None:
+        """Begins with all cells, of which some may have been done before."""
 
-    def begin(self, cell: Cell) -> None:
-        """A cell begins."""
-
-    def advance(self, cell: Cell, iteration: int, accuracy: float) -> None:
-        """An update of a cell is done."""
+    def advance(self, cell: Cell, phase: str, share: float, accuracy: float) -> None:
+        """A share of a phase of a cell is done; the accuracy is nan before the first evaluation."""
 
     def end(self, result: CellResult, seconds: float) -> None:
         """A cell is done and saved."""
@@ -87,12 +84,13 @@ def run_ablation(
     check_folder(folder, config, resume)
     cells = ablation_cells(config)
     done = load_cells(config, folder)
-    run_cell = make_runner(config, [cell for cell in cells if cell not in done])
+    missing = [cell for cell in cells if cell not in done]
+    run_cell = make_runner(config, missing)
     with contextlib.ExitStack() as stack:
         stack.callback(unlock_folder, folder, lock_folder(folder))
         stack.callback(watcher.stop)
         write_header(folder, config, versions())
-        watcher.start(len(cells), len(done), config.iterations)
+        watcher.start(cells, missing)
         stop = stack.enter_context(StopSignal())
 
         def check_stop():
@@ -103,18 +101,15 @@ def run_ablation(
                     stop.number,
                 )
 
-        for cell in cells:
-            if cell in done:
-                continue
+        for cell in missing:
             check_stop()
-            watcher.begin(cell)
             start = time.perf_counter()
 
-            def on_iteration(iteration, accuracy, cell=cell):
-                watcher.advance(cell, iteration, accuracy)
+            def on_progress(phase, share, accuracy, cell=cell):
+                watcher.advance(cell, phase, share, accuracy)
                 check_stop()
 
-            result = run_cell(cell, on_iteration)
+            result = run_cell(cell, on_progress)
             record(result)
             save_cell(folder, result)
             done[cell] = result

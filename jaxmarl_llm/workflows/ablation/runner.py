@@ -1,5 +1,6 @@
 """Trains one cell: base policy, compiled updates of all its seeds, evaluations. Axes: K evaluations, S seeds."""
 
+import concurrent.futures
 import dataclasses
 import math
 import time
@@ -13,11 +14,12 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows import Pretraining, base_policy, make_pretraining, make_task, make_team, make_workflow
-from jaxmarl_llm.workflows.ablation.loop import OnIteration
+from jaxmarl_llm.workflows.ablation.loop import OnProgress
 from jaxmarl_llm.workflows.ablation.matrix import STUDY, Ablation, Cell
-from jaxmarl_llm.workflows.ablation.program import compile_cell
+from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.learner import WorkflowLearner
+from jaxmarl_llm.workflows.policies import sharing
 
 # Fields of `Ablation` that are settings of the learner under the same name.
 _SETTINGS = ("num_problems", "group_size", "learning_rate")
@@ -29,23 +31,29 @@ def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
     Raises:
       UserError: a cell cannot be trained: a wrong setting, or workflow, task and size that do not go together.
     """
-    runner = CellRunner(config)
+    runner = CellRunner(config, cells)
     for cell in cells:
         runner.learner(cell).check()
     return runner
 
 
 class CellRunner:
-    """Trains cells; base policies are made once for each task and size, and shared by all cells that begin with them.
+    """Trains cells; what several cells need is made once: base policies, and programs for all ways of sharing.
+
+    Programs are compiled in the background: the first while its base policy is made, others while cells are trained.
 
     Args:
       config: the ablation.
+      cells: in the order in which they will be trained.
     """
 
-    def __init__(self, config: Ablation):
+    def __init__(self, config: Ablation, cells: Sequence[Cell]):
         self._config = config
+        self._first = list({(cell.task, cell.size, cell.workflow): cell for cell in reversed(cells)}.values())[::-1]
+        self._compiler = concurrent.futures.ThreadPoolExecutor(1)
         self._taught = tuple(dict.fromkeys((*STUDY, *config.workflows)))
         self._bases: dict[tuple[str, str], Any] = {}
+        self._programs: dict[Cell, concurrent.futures.Future[CellProgram]] = {}
 
     def pretraining(self, cell: Cell) -> Pretraining:
         """How the base policy of a cell is made.
@@ -59,14 +67,14 @@ class CellRunner:
         return make_pretraining(task, *workflows, decoder=cell.size, **config.pretraining_args)
 
     def learner(self, cell: Cell) -> WorkflowLearner:
-        """The learner of a cell.
+        """The learner of a cell, with a policy for each role, which is not yet told what the cell shares.
 
         Raises:
           UserError: an unknown setting.
         """
         config, pretraining = self._config, self.pretraining(cell)
         bound = pretraining.bounds[self._taught.index(cell.workflow)]
-        known = {field.name for field in dataclasses.fields(WorkflowLearner)} - {"bound", "team"}
+        known = {field.name for field in dataclasses.fields(WorkflowLearner)} - {"bound", "team", "tied"}
         for name in config.learner_args:
             if name in _SETTINGS:
                 raise UserError(
@@ -76,44 +84,75 @@ class CellRunner:
                 raise unknown_name("setting of the learner", name, known)
         settings = {name: getattr(config, name) for name in _SETTINGS} | config.learner_args
         settings.setdefault("total_updates", float(config.iterations))
-        team = make_team(bound.workflow, Decoder(pretraining.decoder), cell.sharing)
+        team = make_team(bound.workflow, Decoder(pretraining.decoder), "isolated")
         return WorkflowLearner(bound=bound, team=team, **settings)
 
-    def base_params(self, cell: Cell) -> Any:
+    def base_params(self, cell: Cell, on_progress: OnProgress) -> Any:
         """The base policy's parameters, without an axis P; from disk where they have been made before."""
         key = cell.task, cell.size
         if key not in self._bases:
-            self._bases[key] = base_policy(self.pretraining(cell))
+            pretraining = self.pretraining(cell)
+
+            def on_metrics(metrics):
+                on_progress("preparing", 1.0, math.nan)
+                on_progress("pretraining", metrics["step"] / pretraining.num_steps, math.nan)
+
+            on_progress("preparing", 0.0, math.nan)
+            self._bases[key] = base_policy(pretraining, on_metrics=on_metrics)
+            on_progress("pretraining", 1.0, math.nan)
         return self._bases[key]
 
-    def __call__(self, cell: Cell, on_iteration: OnIteration) -> CellResult:
+    def compile(self, cell: Cell) -> CellProgram:
+        """The functions of a cell, which are those of its neighbours with other sharing."""
+        config, learner = self._config, self.learner(cell)
+        return compile_cells(
+            learner,
+            place(0, math.gcd(learner.env_groups, config.eval_problems)),
+            np.asarray(config.seeds, np.uint32),
+            learner.bound.task.held_out(config.eval_problems),
+            greedy=config.eval_greedy,
+        )
+
+    def _start_compiling(self, number: int) -> None:
+        """Starts on the program of that number, if there is one."""
+        for cell in self._first[number : number + 1]:
+            if cell not in self._programs:
+                self._programs[cell] = self._compiler.submit(self.compile, cell)
+
+    def __call__(self, cell: Cell, on_progress: OnProgress) -> CellResult:
         """Trains a cell with all its seeds.
 
         Args:
           cell: which.
-          on_iteration: called after every update.
+          on_progress: called at every step of the way.
         """
         config, learner = self._config, self.learner(cell)
-        program = compile_cell(
-            learner,
-            place(0, math.gcd(learner.env_groups, config.eval_problems)),
-            np.asarray(config.seeds, np.uint32),
-            self.base_params(cell),
-            learner.bound.task.held_out(config.eval_problems),
-            greedy=config.eval_greedy,
-        )
+        names = [(first.task, first.size, first.workflow) for first in self._first]
+        number = names.index((cell.task, cell.size, cell.workflow))
+        self._start_compiling(number)
+        base_params = self.base_params(cell, on_progress)
+        compiling = self._programs[self._first[number]]
+        on_progress("compiling", float(compiling.done()), math.nan)
+        while not compiling.done():
+            concurrent.futures.wait([compiling], timeout=1.0)
+            on_progress("compiling", float(compiling.done()), math.nan)
+        program = compiling.result()
+        self._start_compiling(number + 1)
+        for earlier in self._first[:number]:
+            self._programs.pop(earlier, None)
+        tied = sharing(learner.bound.workflow, cell.sharing)
         start = time.perf_counter()
-        state = program.init()
+        state = program.init(base_params)
         evaluations = [_to_host(program.evaluate(state.params, 0))]
-        on_iteration(0, float(evaluations[-1]["accuracy"].mean()))
+        on_progress("training", 0.0, float(evaluations[-1]["accuracy"].mean()))
         diagnostics = []
         due = set(config.eval_iterations)
         for iteration in range(1, config.iterations + 1):
-            state, metrics = program.update(state)
+            state, metrics = program.update(state, tied)
             diagnostics.append(_to_host(metrics))
             if iteration in due:
                 evaluations.append(_to_host(program.evaluate(state.params, iteration)))
-            on_iteration(iteration, float(evaluations[-1]["accuracy"].mean()))
+            on_progress("training", iteration / config.iterations, float(evaluations[-1]["accuracy"].mean()))
         curves = _stack(diagnostics)
         episodes = learner.num_problems * learner.group_size
         tokens = float((curves["role_length"] * curves["role_asked"]).sum()) * episodes
@@ -125,7 +164,7 @@ class CellRunner:
             evaluations=_stack(evaluations),
             diagnostics=curves,
             times={
-                "compile": program.compile_seconds,
+                "compile": program.compile_seconds if cell == self._first[number] else 0.0,
                 "train": time.perf_counter() - start,
                 "episodes": float(episodes * config.iterations * config.num_seeds),
                 "tokens": tokens,
