@@ -13,6 +13,7 @@ Axes: T steps, B environments, N agents, A actions, G features of the state.
 """
 
 import argparse
+import time
 from pathlib import Path
 
 import flax.linen as nn
@@ -27,6 +28,7 @@ from jaxmarl_llm import algorithms, report
 # 40 steps, the default horizon, hold 99 % of the weight at this discount.
 DISCOUNT, TD_LAMBDA = 0.9, 0.8
 STAY = 4  # the action of "doing nothing", for difference rewards and Shapley values
+START = time.monotonic()
 BATCH = 1024  # time steps in a minibatch of a critic
 
 
@@ -165,16 +167,23 @@ def explained_variance(critic, params, rollouts):
     return float(1.0 - jnp.var(returns - value_of_action(critic, params, state, action)) / jnp.var(returns))
 
 
+def say(text):
+    """Prints a line of progress at once, with the time since the start."""
+    print(f"{time.monotonic() - START:6.0f} s  {text}", flush=True)
+
+
 def compare(env, options, seed):
     """Trains a team and its critics, and compares the estimators; prints what is worth knowing on the way."""
     key_train, key_play, key_test, key_value, key_q, key_decide, key_compare = jax.random.split(jax.random.key(seed), 7)
+    say(f"seed {seed}: training the cooks for {options.steps:,} steps")
     policy = train(env, options.steps, key_train)
+    say(f"seed {seed}: playing {options.episodes} episodes, and fitting two critics to them")
     rollouts, test = play(env, policy, options.episodes, key_play), play(env, policy, 16, key_test)
     state_critic = Critic(env.num_actions, 1, env.delivery_reward)
     action_critic = Critic(env.num_actions, env.num_actions, env.delivery_reward)
     v_params = fit(state_critic, rollouts, options.sweeps, key_value)
     q_params = fit(action_critic, rollouts, options.sweeps, key_q)
-    print(
+    say(
         f"seed {seed}: return of an episode {float(test[2].sum(0).mean()):.0f}; explained variance of new returns: "
         f"V {explained_variance(state_critic, v_params, test):.2f}, "
         f"Q {explained_variance(action_critic, q_params, test):.2f}"
@@ -193,6 +202,7 @@ def compare(env, options, seed):
     estimators = report.credit_estimators(env, policy, value=value, q_values=q_values, default_action=STAY, **settings)
     more = report.credit_estimators(env, policy, num_replays=options.replays, **settings)
     estimators[f"counterfactual_{options.replays}"] = more["counterfactual"]
+    say(f"seed {seed}: playing out the alternatives of {options.decisions} decisions, the longest part")
     decisions = jax.jit(lambda key: report.visited_decisions(env, policy, key, options.decisions))(key_decide)
     return report.compare_credit(
         env,

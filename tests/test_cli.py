@@ -1,6 +1,8 @@
+import inspect
 import json
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from training.fake_learner import use_fake_learner
 from jaxmarl_llm.cli import main, one_line
 from jaxmarl_llm.cli.train import parse_train
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.config import TrainConfig, load_preset
+from jaxmarl_llm.training import loop
+from jaxmarl_llm.training.config import Algorithm, TrainConfig, load_preset
 
 
 @pytest.fixture
@@ -39,6 +42,12 @@ def small_run(tmp_path):
     [
         ("trian", "unknown command 'trian': did you mean train?"),
         ("train dmo", "did you mean demo?"),
+        ("train --num-envs 64 dmo", "did you mean demo?"),
+        ("train --num-envs 64 demo ippo_foraging", "train takes one preset, got demo and ippo_foraging"),
+        ("train demo --gru-size 8", "--gru-size is for --network gru, the network is mlp"),
+        ("train demo --network coordinator --activation tanh", "--activation is for --network mlp or cnn or gru"),
+        ("envs overcookd", "did you mean overcooked?"),
+        ("presets demoo", "did you mean demo?"),
         ("train", "name a preset"),
         ("train nowhere.yaml", "cannot read nowhere.yaml"),
         ("train demo --num-env 3", "did you mean --num-envs"),
@@ -81,8 +90,8 @@ def small_run(tmp_path):
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
     assert main(arguments.format(folder=tmp_path).split()) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("error: ") and message in error
+    shown, error = capsys.readouterr()
+    assert error.count("\n") == 1 and error.startswith("error: ") and message in error and not shown
     assert not list(tmp_path.iterdir())
 
 
@@ -211,6 +220,66 @@ def test_options_override_the_preset_and_settings_add_to_its_own():
     assert options.config.sharing == (0, 0, 1) and not options.config.normalize_advantage and name == "Env"
 
 
+@pytest.mark.parametrize(
+    "options",
+    ["--num-envs 8", "--num-envs=8", "--env-args max_steps=9", "--hidden-sizes 8 9", "--sharing shared", "--no-plots",
+     "--eval-every -1", "--normalize_value True", "--resume"],
+)  # fmt: skip
+def test_a_preset_may_follow_the_options(options):
+    given = ["--out", "x", *options.split()]  # the name of the folder holds the time
+    assert parse_train([*given, "demo"]) == parse_train(["demo", *given])
+
+
+def test_settings_of_the_presets_network_do_not_follow_to_another(tmp_path):
+    (tmp_path / "mine.yaml").write_text("env: matrix_game\nnetwork: gru\ngru_size: 8\n")
+    options, _ = parse_train([str(tmp_path / "mine.yaml")])
+    assert options.config.gru_size == 8
+    options, _ = parse_train([str(tmp_path / "mine.yaml"), "--network", "mlp"])
+    assert options.config.gru_size == TrainConfig().gru_size
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "render", "envs", "presets", "bench"])
+def test_help_is_for_newcomers(command, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert left.value.code == 0 and f"usage: jaxmarl-llm {command}" in shown
+    for word in ("None", "STR", "INT", "FLOAT", "default: )", "{", "[N ", "COUNT"):
+        assert word not in shown, word
+
+
+def test_every_setting_is_described(capsys):
+    from jaxmarl_llm.cli.listing import _meanings
+    from jaxmarl_llm.envs.registry import environment_factory, environment_names
+    from jaxmarl_llm.training.build import algorithm_settings
+
+    for name in environment_names():
+        fields = set(inspect.signature(environment_factory(name)).parameters) - {"max_steps"}
+        assert fields <= set(_meanings(inspect.getmro(environment_factory(name)))), name  # pyright: ignore[reportArgumentType]
+    for algorithm in typing.get_args(Algorithm):
+        values, sources = algorithm_settings(TrainConfig(algorithm=algorithm, env="two_step"))
+        assert set(values) <= set(_meanings(sources)), algorithm
+        assert values.get("critic", "") == {"coma": "action", "ippo": "observation"}.get(
+            algorithm, values.get("critic", "")
+        )
+    assert main(["envs", "overcooked"]) == 0
+    assert "delivery_reward  20.0" in capsys.readouterr().out
+    assert main(["presets", "qmix_two_step"]) == 0
+    shown = capsys.readouterr().out
+    assert "rollout_length: 128 -> 3" in shown and "target_update_interval    100" in shown
+
+
+def test_ctrl_c_before_the_first_update_takes_one_line(small_run, fake_learner, tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "compile_program", interrupted)
+    assert main(small_run) == 130
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "nothing was trained: begin again with the same command" in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_whole_numbers_may_be_written_as_1e3():
     arguments = ["demo", "--num-envs", "1e3", "--seed=2e1", "--hidden-sizes", "3e1", "40", "--sharing", "0", "1e0"]
     config = parse_train(arguments)[0].config
@@ -250,7 +319,17 @@ def test_train_eval_render_resume(small_run, fake_learner, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(small_run) == 0
     shown = capsys.readouterr().out
-    for text in ("compiled in", "100 %", "final", "best (update", "agent_1", "steps/s", "curve", "episode.gif"):
+    for text in (
+        "compiled in",
+        "100 %",
+        "final",
+        "best: the parameters of update",
+        "evaluated in",
+        "agent_1",
+        "steps/s",
+        "curve",
+        "episode.gif",
+    ):
         assert text in shown
     assert (folder / "plots" / "learning_curve.png").is_file() and (folder / "episode.gif").is_file()
 
@@ -269,8 +348,11 @@ def test_train_eval_render_resume(small_run, fake_learner, tmp_path, capsys):
 
     assert main(small_run) == 2
     assert "add --resume" in capsys.readouterr().err
-    assert main(["train", "--resume", "--out", str(folder), "--no-plots"]) == 0
-    assert "resuming from update 10 of 10" in capsys.readouterr().out
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["train", "--resume", "--out", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1 and "is finished after 200 steps" in shown and "begin another run" in shown
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_folder_that_cannot_be_written_takes_one_line(small_run, fake_learner, tmp_path, capsys):

@@ -62,11 +62,10 @@ def print_table(results: Sequence[dict[str, Any]], *, title: str = "", console: 
       title: above the table.
       console: a rich console; a new one when not given.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = _columns(results)
     # What is the same in all rows is said once, below.
     same = [name for name in columns if len(results) > 1 and len({result.get(name) for result in results}) == 1]
@@ -75,7 +74,7 @@ def print_table(results: Sequence[dict[str, Any]], *, title: str = "", console: 
     table.caption_justify = "left"
     for name in columns:
         numeric = all(isinstance(result.get(name), int | float | None) for result in results)
-        table.add_column(_heading(name), justify="right" if numeric else "left")
+        table.add_column(_heading(name), justify="right" if numeric else "left", no_wrap=numeric)
     for result in results:
         table.add_row(*_row(result, columns))
     (console or Console()).print(table)

@@ -13,8 +13,8 @@ _COMMANDS = {
     "train": ("train", "train a team: jaxmarl-llm train PRESET [--option value ...]"),
     "eval": ("inspect", "play episodes with a trained team and print its return"),
     "render": ("inspect", "write a GIF of an episode of a trained team"),
-    "envs": ("listing", "list the environments"),
-    "presets": ("listing", "list the presets that train accepts"),
+    "envs": ("listing", "list the environments; envs NAME: the settings of one"),
+    "presets": ("listing", "list what train accepts; presets NAME: the settings of a preset, or of an algorithm"),
     "ablate": ("ablate", "compare shared with isolated policies of language-model teams: ablate quick|full"),
     "bench": ("bench", "measure environment and training speed"),
 }
@@ -66,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return getattr(module, f"{command}_command")(arguments)
     except UserError as error:
         return _refused(error, str(error))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or f"{command} was interrupted", file=sys.stderr)
         if is_program:
             # Threads that compile would delay the end, or crash while Python takes itself apart under them.
             sys.stdout.flush()

@@ -5,6 +5,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from jaxmarl_llm.cli.options import parse_options
 from jaxmarl_llm.errors import UserError
@@ -15,17 +18,17 @@ from jaxmarl_llm.training.config import Count, Settings, learner_settings, load_
 class BenchOptions:
     """Measure environment steps per second with random actions; with --preset, training steps per second."""
 
-    env: tuple[str, ...] = ("overcooked",)
+    env: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("overcooked",)
     """Environments, as `jaxmarl-llm envs` lists them, or import paths such as mypackage.mymodule:MyEnv."""
     env_args: Settings = dataclasses.field(default_factory=dict)
-    """Settings of all of them, such as layout=coord_ring."""
+    """Settings of all of them, such as layout=coord_ring; `jaxmarl-llm envs NAME` lists those of one."""
     num_envs: tuple[int, ...] = (1, 128, 1024)
     """Batch sizes: parallel environments."""
     modes: tuple[str, ...] = ("step", "auto_reset", "observe")
     """What is measured: step (no reset), auto_reset, observe (resets, and observations consumed)."""
     num_steps: int = 200
     """Steps of a timed run, of each environment; more for small batches."""
-    preset: str | None = None
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Measure the training of a preset instead."""
     total_steps: Count = 200_000
     """Environment steps of a timed training run."""
@@ -54,7 +57,6 @@ def bench_command(arguments: Sequence[str]) -> int:
         use_cpu_cores()
     console = Console()
     machine = benchmark.machine_report()
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), highlight=False, soft_wrap=True)
     with console.status("measuring"):
         if config is None:
             results = benchmark.run_environment_benchmark(
@@ -75,6 +77,7 @@ def bench_command(arguments: Sequence[str]) -> int:
                 env_args=config.env_args | options.env_args,
                 hyper=hyper | config.algorithm_args,
             )
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()) + "\n", highlight=False)
     benchmark.print_table(results, console=console)
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxmarl_llm import user_code
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.training.config import TrainConfig
 from jaxmarl_llm.training.loop import TrainResult
 from jaxmarl_llm.training.progress import format_count, format_duration
@@ -35,7 +35,7 @@ def returns_table(columns: dict[str, dict[str, Any]], first_seed: int, agents: t
         table.add_column(title, justify="right")
     described = list(columns.values())
     num_seeds = len(described[0]["return_by_seed"])
-    over = f"mean of {num_seeds} seeds" if num_seeds > 1 else "mean"
+    over = f"mean of {plural(num_seeds, 'seed')}" if num_seeds > 1 else "mean"
     table.add_row(f"{over} [95 % interval]", *map(with_interval, described), style="bold")
     if num_seeds > 1:
         for i in range(num_seeds):
@@ -58,13 +58,15 @@ def finish_run(result: TrainResult, config: TrainConfig, console: Console, *, pl
     summary = result.summary
     columns = {"final": summary["final"]}
     if summary["best"]:
-        columns[f"best (update {summary['best']['update']})"] = summary["best"]
+        columns["best"] = summary["best"]
     console.print()
     console.print(returns_table(columns, config.seed, result.learner.env.agents))
-    seeds = f" for each of {config.num_seeds} seeds" if config.num_seeds > 1 else ""
+    console.print(f"\n{_caption(summary, config)}", highlight=False)
+    seeds = f" for each of {plural(config.num_seeds, 'seed')}" if config.num_seeds > 1 else ""
     console.print(
-        f"\n{format_count(summary['env_steps'])} steps{seeds} in {format_duration(summary['seconds'])} "
-        f"({summary['steps_per_s']:,.0f} steps/s), after {summary['compile_seconds']:.1f} s of compilation\n",
+        f"\n{format_count(summary['env_steps'])} steps{seeds}: compiled in {summary['compile_seconds']:.1f} s, trained "
+        f"in {format_duration(summary['seconds'])} ({summary['steps_per_s']:,.0f} steps/s), evaluated in "
+        f"{summary['evaluation_seconds']:.1f} s\n",
         highlight=False,
     )
     lines = {"run": result.folder}
@@ -72,6 +74,18 @@ def finish_run(result: TrainResult, config: TrainConfig, console: Console, *, pl
         lines |= _draw(result, config, console)
     for name, path in lines.items():
         console.print(f"{name:9}{path}", highlight=False, soft_wrap=True)
+
+
+def _caption(summary: dict[str, Any], config: TrainConfig) -> str:
+    """What the columns of the table are."""
+    episodes = plural(config.eval_episodes, "episode") + (" a seed" if config.num_seeds > 1 else "")
+    caption = f"final: the parameters of the last update ({summary['updates']}), {episodes}"
+    if summary["best"]:
+        caption += (
+            f"\nbest: the parameters of update {summary['best']['update']}, which did best in the evaluations on the "
+            "way; played again, on as many fresh episodes"
+        )
+    return caption
 
 
 def _draw(result: TrainResult, config: TrainConfig, console: Console) -> dict[str, Path]:

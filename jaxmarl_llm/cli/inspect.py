@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -21,14 +22,14 @@ class EvalOptions:
     Every episode starts from its own reset and is played to its end.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    checkpoint: str = "best"
+    checkpoint: Annotated[str, tyro.conf.arg(metavar="NAME")] = "best"
     """Which parameters: best (by evaluation return), last, or an update's number."""
     episodes: int = 128
     """How many episodes, for each seed of the run."""
     greedy: bool | None = None
-    """Take the likeliest action instead of sampling (None: as the run was evaluated)."""
+    """Take the likeliest action instead of sampling; without it, as the run was evaluated."""
     seed: int = 0
     """Which episodes: another seed plays others."""
     json: bool = False
@@ -39,18 +40,18 @@ class EvalOptions:
 class RenderOptions:
     """Play one episode with a trained team and write it as a GIF."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
-    checkpoint: str = "best"
+    checkpoint: Annotated[str, tyro.conf.arg(metavar="NAME")] = "best"
     """Which parameters: best (by evaluation return), last, or an update's number."""
     index: int = 0
     """Which of the run's seeds plays, from 0."""
     greedy: bool | None = None
-    """Take the likeliest action instead of sampling (None: as the run was evaluated)."""
+    """Take the likeliest action instead of sampling; without it, as the run was evaluated."""
     seed: int = 0
     """Which episode: another seed plays another one."""
     out: Path | None = None
-    """The GIF (default: episode.gif in the folder of the run)."""
+    """The GIF; without it, episode.gif in the folder of the run."""
 
 
 def eval_command(arguments: Sequence[str]) -> int:
@@ -59,7 +60,7 @@ def eval_command(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from jaxmarl_llm.cli.finish import returns_table
-    from jaxmarl_llm.errors import UserError
+    from jaxmarl_llm.errors import UserError, plural
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.evaluation import describe
     from jaxmarl_llm.training.runs import load_run
@@ -78,7 +79,7 @@ def eval_command(arguments: Sequence[str]) -> int:
         print(json.dumps(found | described))
         return 0
     console = Console()
-    title = f"{options.episodes} episodes, update {run.update}"
+    title = f"{plural(options.episodes, 'episode')}, update {run.update}"
     console.print(returns_table({title: described}, run.config.seed, run.learner.env.agents))
     console.print(f"\nmean length {length:.1f} steps", highlight=False)
     return 0

@@ -1,19 +1,33 @@
 """`jaxmarl-llm envs` and `jaxmarl-llm presets`."""
 
 import dataclasses
-from collections.abc import Sequence
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import tyro
 
 from jaxmarl_llm.cli.options import parse_options
+from jaxmarl_llm.errors import unknown_name
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvsOptions:
-    """List the environments, as they are with their default settings."""
+    """List the environments, as they are with their default settings; or describe one, with all its settings."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """One environment, or the import path of your own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PresetsOptions:
-    """List the presets that `jaxmarl-llm train` accepts."""
+    """List the presets that `jaxmarl-llm train` accepts; or show one, with the settings of its algorithm."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """One preset, a YAML file of your own, or an algorithm such as qmix."""
 
 
 def _space(space) -> str:
@@ -35,9 +49,104 @@ def _first_line(docstring: str | None) -> str:
     return (docstring or "").strip().split("\n")[0].rstrip(".")
 
 
+def _meanings(sources: Iterable[Any]) -> dict[str, str]:
+    """What docstrings say of the names that they list under "Args" and "Attributes"; the first one counts."""
+    found: dict[str, str] = {}
+    for source in sources:
+        lines, names = inspect.cleandoc(source.__doc__ or "").split("\n"), []
+        inside = False
+        for line in lines:
+            if re.match(r"\S", line):
+                inside, names = line.startswith(("Args", "Attributes")), []
+            entry = re.match(r"  (\w+(?:, \w+)*): (.*)", line)
+            if inside and entry:
+                names = [name for name in entry[1].split(", ") if name not in found]
+                found |= dict.fromkeys(names, entry[2])
+            elif inside:
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return found
+
+
+def _reflowed(text: str, width: int) -> str:
+    """Paragraphs and items of a docstring, wrapped anew."""
+    items: list[str] = []
+    for line in text.rstrip().split("\n"):
+        begins = not line or re.match(r"\s*(\* |[\w` ]+(\([^)]*\))?: )", line) or not (items and items[-1])
+        if begins:
+            items.append(line)
+        else:
+            items[-1] += f" {line.strip()}"
+    return "\n".join(textwrap.fill(item, width - 1, subsequent_indent="  ") if item else "" for item in items)
+
+
+def _print_settings(console: Any, defaults: dict[str, Any], meanings: dict[str, str]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", max_width=24)
+    table.add_column("what it is")
+    last = ""
+    for name, value in defaults.items():
+        meaning = meanings.get(name, "").strip()
+        table.add_row(name, str(value), "the same" if meaning and meaning == last else meaning)
+        last = meaning
+    console.print(table, highlight=False, markup=False)
+
+
+def _describe_environment(name: str) -> None:
+    from rich.console import Console
+
+    from jaxmarl_llm.envs.registry import environment_factory
+    from jaxmarl_llm.training.build import import_factory
+
+    factory = import_factory(name) if ":" in name else environment_factory(name)
+    console = Console()
+    text = re.split(r"\n\s*(?:Args|Attributes)\b.*:\n", inspect.cleandoc(factory.__doc__ or ""))[0]
+    console.print(f"{_reflowed(text, console.width)}\n", highlight=False, markup=False)
+    parameters = inspect.signature(factory).parameters.values()
+    defaults = {one.name: "" if one.default is one.empty else one.default for one in parameters}
+    meanings = _meanings(factory.__mro__ if inspect.isclass(factory) else (factory,))
+    _print_settings(console, defaults, {"max_steps": "steps of an episode."} | meanings)
+    console.print(f"\nChange some: jaxmarl-llm train --env {name} --env-args NAME=VALUE ...", highlight=False)
+
+
+def _describe_preset(name: str) -> None:
+    from rich.console import Console
+
+    from jaxmarl_llm.training.config import Algorithm, TrainConfig, differences, load_preset, preset_names
+
+    console = Console()
+    if name in typing.get_args(Algorithm):
+        config = TrainConfig(algorithm=name, env="two_step")  # pyright: ignore[reportArgumentType]
+    elif name in preset_names() or name.endswith((".yaml", ".yml")):
+        config = load_preset(name)
+        console.print("What it sets (field: default -> value); each is an option of train:\n", highlight=False)
+        for line in differences(TrainConfig(), config, ignore=()):
+            console.print(f"  {line}", highlight=False, markup=False)
+        console.print()
+    else:
+        raise unknown_name("preset or algorithm", name, (*preset_names(), *typing.get_args(Algorithm)))
+
+    from jaxmarl_llm.training.build import algorithm_settings
+
+    defaults, sources = algorithm_settings(config)
+    console.print(f"Settings of {config.algorithm}:\n", highlight=False)
+    _print_settings(console, defaults, _meanings(sources))
+    console.print(
+        "\nChange some: jaxmarl-llm train "
+        + (f"--algorithm {name} --env NAME" if name == config.algorithm else name)
+        + " --algorithm-args NAME=VALUE ...",
+        highlight=False,
+    )
+
+
 def envs_command(arguments: Sequence[str]) -> int:
     """Prints the environments; returns the exit status."""
-    parse_options(EnvsOptions, arguments, program="jaxmarl-llm envs")
+    options = parse_options(EnvsOptions, arguments, program="jaxmarl-llm envs")
+    if options.name is not None:
+        _describe_environment(options.name)
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -56,7 +165,8 @@ def envs_command(arguments: Sequence[str]) -> int:
     console = Console()
     console.print(table, highlight=False)
     console.print(
-        "\nSettings of an environment: jaxmarl-llm train --env overcooked --env-args layout=coord_ring max_steps=200"
+        "\nThe settings of one: jaxmarl-llm envs overcooked"
+        "\nChange some: jaxmarl-llm train --env overcooked --env-args layout=coord_ring max_steps=200"
         "\nYour own: jaxmarl-llm train --env mypackage.mymodule:MyEnvironment",
         highlight=False,
         soft_wrap=True,
@@ -66,7 +176,10 @@ def envs_command(arguments: Sequence[str]) -> int:
 
 def presets_command(arguments: Sequence[str]) -> int:
     """Prints the presets; returns the exit status."""
-    parse_options(PresetsOptions, arguments, program="jaxmarl-llm presets")
+    options = parse_options(PresetsOptions, arguments, program="jaxmarl-llm presets")
+    if options.name is not None:
+        _describe_preset(options.name)
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -79,5 +192,5 @@ def presets_command(arguments: Sequence[str]) -> int:
         table.add_row(name, preset_description(name))
     console = Console()
     console.print(table, highlight=False)
-    console.print("\nTrain one: jaxmarl-llm train demo", highlight=False)
+    console.print("\nThe settings of one: jaxmarl-llm presets demo\nTrain one: jaxmarl-llm train demo", highlight=False)
     return 0

@@ -1,39 +1,61 @@
 """Options of a command, from a dataclass; mistakes become one line with the closest names."""
 
 import contextlib
-import dataclasses
 import io
+import math
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import tyro
 
+from jaxmarl_llm.cli.help import Option, help_text, options_of
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.training.config import parse_count
 
 OptionsT = TypeVar("OptionsT")
 
 
-def _options(kind: type) -> Iterator[tuple[str, Any]]:
-    """The options that a dataclass becomes, such as `--num-envs`, with their types; nested dataclasses are flat."""
-    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
-        inner = getattr(hint, "__origin__", hint)
-        if dataclasses.is_dataclass(inner):
-            yield from _options(inner)  # pyright: ignore[reportArgumentType]
-        else:
-            yield f"--{name.replace('_', '-')}", hint
-
-
 def option_names(kind: type) -> Iterator[str]:
     """The options that a dataclass becomes, such as `--num-envs` and `--no-plots`."""
-    for name, hint in _options(kind):
-        yield name
-        # An annotated flag has no opposite, see `tyro.conf.FlagCreatePairsOff`.
-        if hint is bool:
-            yield f"--no-{name.removeprefix('--')}"
+    for option in options_of(kind):
+        if not option.is_positional:
+            yield option.flag
+        if option.has_opposite:
+            yield f"--no-{option.flag.removeprefix('--')}"
+
+
+def split_positional(
+    kind: type, arguments: Sequence[str], is_one: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """Tells what stands by itself from options and their values, whatever the order.
+
+    Args:
+      kind: the dataclass of the options.
+      arguments: what the user typed.
+      is_one: whether an argument stands by itself, even after an option that takes a list.
+
+    Returns:
+      `(alone, others)`, each in order.
+    """
+    many = math.inf
+    takes = {option.flag: 0 if option.hint is bool else many if "..." in option.value else 1
+             for option in options_of(kind)}  # fmt: skip
+    alone, others, room = [], [], 0
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if argument.startswith("-") and not argument[1:2].isdigit():
+            name = name.replace("_", "-")
+            room = 0 if equals or name == "-h" or name.startswith("--no-") else takes.get(name, 1)
+            others.append(argument)
+        elif room == 1 or (room == many and not is_one(argument)):
+            others.append(argument)
+            room = 0 if room == 1 else many
+        else:
+            alone.append(argument)
+    return alone, others
 
 
 def _with_plain_values(kind: type, arguments: Sequence[str]) -> list[str]:
@@ -42,7 +64,7 @@ def _with_plain_values(kind: type, arguments: Sequence[str]) -> list[str]:
     Raises:
       UserError: a value that is none of an option's choices, or no whole number; no value where there must be some.
     """
-    hints = dict(_options(kind))
+    hints = {option.flag: option.hint for option in options_of(kind) if not _has_parser(option)}
     plain, option, hint = [], "", None
     for i, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -59,6 +81,10 @@ def _with_plain_values(kind: type, arguments: Sequence[str]) -> list[str]:
         else:
             plain.append(_plain_value(option, hint, argument))
     return plain
+
+
+def _has_parser(option: Option) -> bool:
+    return any(isinstance(note, tyro.constructors.PrimitiveConstructorSpec) for note in option.notes)
 
 
 def _plain_value(option: str, hint: Any, value: str) -> str:
@@ -103,10 +129,13 @@ def parse_options(
     Raises:
       UserError: an unknown option, or a value that an option does not take.
     """
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(kind, program, description, default))
+        raise SystemExit(0)
     known = set(option_names(kind))
     for argument in arguments:
         name = argument.partition("=")[0].replace("_", "-")
-        if name.startswith("--") and name not in known | {"--help"}:
+        if name.startswith("--") and name not in known:
             raise unknown_name("option", name, known)
     arguments = _with_plain_values(kind, arguments)
     keywords = {} if default is None else {"default": default}

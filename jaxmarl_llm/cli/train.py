@@ -11,9 +11,17 @@ from typing import Annotated, Any
 import tyro
 
 from jaxmarl_llm.cli import DIVERGED
-from jaxmarl_llm.cli.options import option_value, parse_options
-from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.config import TrainConfig, check_config, load_preset, load_yaml, preset_names
+from jaxmarl_llm.cli.options import option_value, parse_options, split_positional
+from jaxmarl_llm.errors import UserError, plural
+from jaxmarl_llm.training.config import (
+    FIELDS,
+    TrainConfig,
+    check_config,
+    has_schedule,
+    load_preset,
+    load_yaml,
+    preset_names,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +30,11 @@ class TrainOptions:
 
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Continue the run in the folder --out from its last checkpoint."""
+    """Continue the run in the folder --out from its last checkpoint. No preset is needed."""
     plots: bool = True
     """Draw curves and a GIF of an episode at the end."""
-    coordinator_address: str | None = None
-    """Runs of several processes: host:port of process 0 (or set JAX_COORDINATOR_ADDRESS)."""
+    coordinator_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
+    """Runs of several processes: address of process 0 (or set JAX_COORDINATOR_ADDRESS)."""
     num_processes: int | None = None
     """Runs of several processes: how many (or set JAX_NUM_PROCESSES)."""
     process_id: int | None = None
@@ -35,16 +43,21 @@ class TrainOptions:
 
 def _description() -> str:
     return (
-        "Train a team on an environment. PRESET is one of "
-        f"{', '.join(preset_names())}; or a YAML file of your own; or nothing, which leaves the defaults below. "
-        "Every option overrides the preset. Ctrl-C saves the run and exits; --resume continues it."
+        "Train a team on an environment. PRESET is a name that `jaxmarl-llm presets` lists, such as demo; or a YAML "
+        "file of your own; or nothing, which leaves the defaults below. Options override the preset.\n\n"
+        "Settings of an environment (--env-args): `jaxmarl-llm envs NAME`. Of an algorithm (--algorithm-args): "
+        "`jaxmarl-llm presets NAME`. Ctrl-C saves the run and exits; --resume continues it."
     )
 
 
 def _split_preset(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], list(arguments[1:])
-    return None, list(arguments)
+    names = preset_names()
+    presets, others = split_positional(
+        TrainOptions, arguments, lambda name: name in names or name.endswith((".yaml", ".yml"))
+    )
+    if len(presets) > 1:
+        raise UserError(f"train takes one preset, got {' and '.join(presets)}: name one, and options with their --")
+    return presets[0] if presets else None, others
 
 
 def _base_config(preset: str | None, arguments: Sequence[str]) -> TrainConfig:
@@ -74,9 +87,24 @@ def _resumed_config(path: Path) -> TrainConfig:
         raise UserError(f"{error}; or restore it as the run saved it: cp {copies[-1]} {path.parent}") from None
 
 
+# Of the options, those that some networks alone have.
+_NETWORKS_WITH = {"gru_size": ("gru",), "activation": ("mlp", "cnn", "gru")}
+
+
 def _merge_settings(config: TrainConfig, base: TrainConfig, arguments: Sequence[str]) -> TrainConfig:
-    """Settings on the command line add to the preset's, unless another environment or algorithm was chosen."""
+    """Settings on the command line add to the preset's, unless another environment, algorithm or network was chosen.
+
+    Raises:
+      UserError: an option of another network than the one that was chosen.
+    """
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    for name, networks in _NETWORKS_WITH.items():
+        option = f"--{name.replace('_', '-')}"
+        if config.network not in networks and option in given:
+            raise UserError(f"{option} is for --network {' or '.join(networks)}, the network is {config.network}: "
+                            "leave it out")  # fmt: skip
+        if config.network not in networks and config.network != base.network:
+            config = dataclasses.replace(config, **{name: FIELDS[name].default})
 
     def merged(owner: str, name: str) -> dict[str, Any]:
         same = getattr(config, owner) == getattr(base, owner)
@@ -113,6 +141,14 @@ def parse_train(arguments: Sequence[str]) -> tuple[TrainOptions, str]:
     return dataclasses.replace(options, config=config), name
 
 
+def _is_finished(summary: dict[str, Any], config: TrainConfig) -> str:
+    longer = f"jaxmarl-llm train --resume --out {config.out} --total-steps N"
+    if has_schedule(config):
+        longer = "its schedules end there, so begin another run, with a larger --total-steps and another --out"
+    steps = plural(summary["env_steps"], "step")
+    return f"the run in {config.out} is finished after {steps}, nothing was done. To train longer: {longer}"
+
+
 def train_command(arguments: Sequence[str]) -> int:
     """Trains a run; returns the exit status."""
     options, name = parse_train(arguments)
@@ -132,14 +168,9 @@ def train_command(arguments: Sequence[str]) -> int:
     config = options.config
     reporter = Reporter()
     if is_main_process():
-        reporter = TerminalReporter(console)
-        size = f"{config.num_envs} parallel environments"
-        size += f", {config.num_seeds} seeds" if config.num_seeds > 1 else ""
-        console.print(
-            f"{name}: {config.algorithm} on {config.env}, {size} -> {config.out}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        size = plural(config.num_envs, "parallel environment")
+        size += f", {plural(config.num_seeds, 'seed')}" if config.num_seeds > 1 else ""
+        reporter = TerminalReporter(console, f"{name}: {config.algorithm} on {config.env}, {size} -> {config.out}")
     try:
         result = train(config, resume=options.resume, reporter=reporter)
     except TrainingInterrupted as stop:
@@ -148,6 +179,8 @@ def train_command(arguments: Sequence[str]) -> int:
     except TrainingDiverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
-    if is_main_process():
+    if is_main_process() and result.was_finished:
+        print(_is_finished(result.summary, config))
+    elif is_main_process():
         finish_run(result, config, console, plots=options.plots)
     return 0

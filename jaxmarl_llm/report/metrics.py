@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, plural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +117,5 @@ def run_title(metrics: RunMetrics) -> str:
         parts.append(str(settings["layout"]).splitlines()[0][:24])
     if config.get("algorithm"):
         parts.append(str(config["algorithm"]).upper())
-    seeds = metrics.num_seeds
-    parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    parts.append(plural(metrics.num_seeds, "seed"))
     return " · ".join(parts)

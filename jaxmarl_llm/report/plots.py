@@ -31,6 +31,14 @@ _LOSSES = (
     ("clip_fraction", "clip fraction"),
     ("explained_variance", "explained variance"),
 )
+_VALUE_LOSSES = (
+    ("total_loss", "loss (squared TD error)"),
+    ("td_error", "absolute TD error"),
+    ("gradient_norm", "gradient norm"),
+    ("value_mean", "mean value of what was done"),
+    ("target_mean", "mean target"),
+    ("epsilon", "epsilon"),
+)
 
 
 def write_plots(run_folder: str | Path) -> list[Path]:
@@ -183,7 +191,8 @@ def _agent_line(agent: int) -> Line2D:
 
 
 def _losses(metrics: RunMetrics) -> Figure | None:
-    panels = [(name, label, *metrics.series("train", name)) for name, label in _LOSSES]
+    names = _VALUE_LOSSES if len(metrics.series("train", "td_error")[0]) else _LOSSES
+    panels = [(name, label, *metrics.series("train", name)) for name, label in names]
     panels = [panel for panel in panels if np.isfinite(panel[3]).any()]
     if not panels:
         return None

@@ -97,6 +97,12 @@ def _check_environment(name: str, env: Environment) -> None:
         raise UserError(user_code.with_advice(f"environment {name} fails: {user_code.describe(error)}")) from error
 
 
+def _family(algorithm: str) -> Any:
+    """The function that an algorithm is settings of."""
+    name = "value_learner" if algorithm in _VALUE_FAMILY else "policy_gradient"
+    return getattr(importlib.import_module("jaxmarl_llm.algorithms"), name)
+
+
 def build_learner(config: TrainConfig) -> Any:
     """The learner of a configuration, around its environment.
 
@@ -106,7 +112,7 @@ def build_learner(config: TrainConfig) -> Any:
     check_config(config)
     env = build_environment(config)
     algorithms = importlib.import_module("jaxmarl_llm.algorithms")
-    family = algorithms.value_learner if config.algorithm in _VALUE_FAMILY else algorithms.policy_gradient
+    family = _family(config.algorithm)
     parameters = inspect.signature(family).parameters
     own = _own_settings(config, parameters)
     given = {name: _hashable(value) for name, value in config.algorithm_args.items()}
@@ -135,9 +141,37 @@ def _own_settings(config: TrainConfig, parameters: Iterable[str]) -> dict[str, A
       UserError: a field that it does not take was changed.
     """
     settings = learner_settings(config)
+    if config.network != "gru" and config.gru_size != FIELDS["gru_size"].default:
+        raise UserError(f"gru_size is a setting of network 'gru', the network is '{config.network}': leave it out")
     for name, value in learner_settings(TrainConfig()).items():
         if name not in parameters and settings.pop(name) != value:
             raise UserError(f"{name} is no setting of {config.algorithm}: leave it out")
     if "normalize_value" in settings and "normalize_value" not in parameters:
         raise UserError(f"normalize_value is no setting of {config.algorithm}: leave it out")
     return settings
+
+
+def algorithm_settings(config: TrainConfig) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """What `algorithm_args` may hold, as it is in a configuration.
+
+    Returns:
+      `(values, sources)`: name to value, and what describes the names in its docstring.
+
+    Raises:
+      UserError: as `build_learner`.
+    """
+    from jaxmarl_llm.networks import build, coordinator, q_network
+
+    learner = build_learner(config)
+    module = learner.network_module.module
+    family = _family(config.algorithm)
+    values = {}
+    for name, parameter in inspect.signature(family).parameters.items():
+        if name in FIELDS or name in _FIXED or config.algorithm not in _ONLY_OF.get(name, (config.algorithm,)):
+            continue
+        value = getattr(learner, name, getattr(module, name, parameter.default))
+        values[name] = config.algorithm_args.get(name, value)
+    if values.get("critic") and config.algorithm == "coma" and "critic" not in config.algorithm_args:
+        values["critic"] = "action"
+    sources = (*type(learner).__mro__, family, coordinator.Coordinator, q_network.QNetwork, build.build_actor_critic)
+    return values, sources

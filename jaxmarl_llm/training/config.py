@@ -76,7 +76,7 @@ Count = Annotated[
     int,
     tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="COUNT",
+        metavar="N",
         instance_from_str=lambda arguments: parse_count(arguments[0]),
         is_instance=lambda value: isinstance(value, int),
         str_from_instance=lambda value: [f"{value:_}"],
@@ -101,12 +101,13 @@ class TrainConfig:
     values actions), happo, hatrpo and teamtr (policies one after the other); or action values: iql (each agent its
     own), vdn (their sum), qmix (mixed by the state), weighted_qmix (with a central value)."""
     algorithm_args: Settings = dataclasses.field(default_factory=dict)
-    """Further settings of the algorithm, such as batch_size=64; docs/algorithms.md and docs/value_learning.md list
-    them; added to those of the preset."""
-    env: str = "overcooked"
+    """Further settings of the algorithm, such as batch_size=64: `jaxmarl-llm presets NAME` lists those of a preset or
+    an algorithm; added to those of the preset."""
+    env: Annotated[str, tyro.conf.arg(metavar="NAME")] = "overcooked"
     """The environment: a name that `jaxmarl-llm envs` lists, or an import path such as mypackage.mymodule:MyEnv."""
     env_args: Settings = dataclasses.field(default_factory=dict)
-    """Settings of the environment, such as layout=coord_ring max_steps=200; added to those of the preset."""
+    """Settings of the environment, such as layout=coord_ring max_steps=200: `jaxmarl-llm envs NAME` lists them; added
+    to those of the preset."""
 
     # How much.
     total_steps: Count = 1_000_000
@@ -148,11 +149,12 @@ class TrainConfig:
     entropy_coefficient: float = 0.01
     """Weight of the entropy bonus at the start."""
     entropy_coefficient_final: float | None = None
-    """Weight of the entropy bonus at the end, linear in between (None: it stays as at the start)."""
+    """Weight of the entropy bonus at the end, linear in between; without it, the weight stays as at the start."""
     normalize_advantage: bool = True
     """Whether advantages get mean 0 and deviation 1 in each minibatch."""
     normalize_value: bool | None = None
-    """Whether the critic learns normalised returns (None: what the algorithm does, False for ippo, True for mappo)."""
+    """Whether the critic learns normalised returns; without it, what the algorithm does: not ippo, but mappo and those
+    built on it."""
     shaped_reward_coefficient: float = 1.0
     """Weight of the environment's shaped reward at the start, where it has one."""
     shaped_reward_horizon: float = 0.0
@@ -166,8 +168,8 @@ class TrainConfig:
     gru_size: int = 64
     """Size of the memory of the gru network."""
     sharing: Literal["shared", "isolated"] | tuple[int, ...] | None = None
-    """Who shares parameters: shared (all), isolated (nobody), or one policy index for each agent, such as 0 0 1
-    (None: what the algorithm does, isolated for happo, hatrpo and teamtr, else shared)."""
+    """Who shares parameters: shared (all), isolated (nobody), or one policy index for each agent, such as 0 0 1.
+    Without it, what the algorithm does: isolated for happo, hatrpo and teamtr, else shared."""
     agent_id: bool = False
     """Whether an agent's index is added to its observation."""
 
@@ -188,8 +190,8 @@ class TrainConfig:
     # Where.
     num_devices: int = 0
     """Devices that share the environments of each seed (0: as many as can share them evenly; CPU cores count)."""
-    out: str = ""
-    """Folder of the run (default: runs/<preset>-<date and time>)."""
+    out: Annotated[str, tyro.conf.arg(metavar="PATH")] = ""
+    """Folder of the run; without it, runs/<preset>-<date and time>."""
 
 
 # Fields that say what is recorded, and where: a run may be continued with other values of these.

@@ -22,16 +22,19 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig
 from jaxmarl_llm.training.devices import any_process, barrier, is_main_process, place
-from jaxmarl_llm.training.evaluation import describe, mean_with_interval
+from jaxmarl_llm.training.evaluation import EvaluationResult, describe, mean_with_interval
 from jaxmarl_llm.training.files import lock_folder, unlock_folder, write_whole
 from jaxmarl_llm.training.interruption import StopSignal
-from jaxmarl_llm.training.program import Program, compile_program
+from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.progress import Reporter
 from jaxmarl_llm.training.records import NoRecords, Records, combine, plain
 from jaxmarl_llm.training.runs import (
+    SUMMARY_FILE,
     check_folder,
     check_start,
+    find_checkpoint,
     find_start,
+    finished_summary,
     seeds_of,
     versions,
     write_header,
@@ -67,12 +70,14 @@ class TrainResult:
       summary: what `summary.json` holds.
       learner: the learner, with its environment.
       best_params: parameters of the best evaluation, every leaf with a leading axis S.
+      was_finished: the run was finished before; nothing was done.
     """
 
     folder: Path
     summary: dict[str, Any]
     learner: Any
     best_params: Any
+    was_finished: bool = False
 
 
 @dataclasses.dataclass
@@ -81,6 +86,7 @@ class _Progress:
 
     update: int = 0
     seconds: float = 0.0
+    evaluation_seconds: float = 0.0
     best_return: float | None = None
     best_update: int | None = None
     final: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -93,7 +99,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     Args:
       config: the run; `config.out` names its folder.
       resume: continues the run that the folder holds, from its newest sound checkpoint, bit by bit as if it had never
-        stopped; begins it when the folder is empty.
+        stopped; begins it when the folder is empty, and leaves it alone when it is finished.
       reporter: sees the events of the run; nothing is shown without one.
 
     Returns:
@@ -103,6 +109,7 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
       UserError: bad input; nothing was written.
       TrainingDiverged: NaN or infinity.
       TrainingInterrupted: SIGINT or SIGTERM; the state was saved.
+      KeyboardInterrupt: SIGINT before the first update; nothing was written.
     """
     reporter = reporter or Reporter()
     if not config.out:
@@ -113,6 +120,11 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     learner: Any = build_learner(config)
     check_start(folder, config, start, learner.steps_per_update)
     placement = place(config.num_devices, learner.env_groups, one_device=learner.one_device)
+    summary = finished_summary(folder, config, start, learner.steps_per_update)
+    if summary is not None:
+        state = abstract_state(learner, placement, seeds_of(config))
+        found = checkpoints.load(find_checkpoint(folder, "best"), state, config)
+        return TrainResult(folder, summary, learner, found.state.params, was_finished=True)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")
     with contextlib.ExitStack() as stack:
@@ -120,14 +132,18 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
             stack.callback(unlock_folder, folder, lock_folder(folder))
             checkpoints.remove_partial(folder / "checkpoints")
             checkpoints.remove_partial(folder / "best")
-        with reporter.compiling():
-            program = compile_program(
-                learner,
-                placement,
-                seeds_of(config),
-                num_episodes=config.eval_episodes,
-                greedy=config.eval_greedy,
-            )
+        try:
+            with reporter.compiling():
+                program = compile_program(
+                    learner,
+                    placement,
+                    seeds_of(config),
+                    num_episodes=config.eval_episodes,
+                    greedy=config.eval_greedy,
+                )
+        except KeyboardInterrupt:
+            again = "begin again with the same command" if start is None else "the run is as it was saved last"
+            raise KeyboardInterrupt(f"stopped before the first update, nothing was trained: {again}") from None
         run = _Run(config, folder, learner, program, reporter)
         run.restore(start, damaged)
         stack.callback(run.records.close)
@@ -235,9 +251,7 @@ class _Run:
         last = self.progress.unwritten[-1]["episode_return"] if self.progress.unwritten else np.full(1, np.nan)
         known = last[np.isfinite(last)]
         steps = self.steps_per_update * len(self.program.seeds)
-        self.reporter.advance(
-            self.env_steps, steps / max(seconds, 1e-9), float(known.mean()) if known.size else math.nan
-        )
+        self.reporter.advance(self.env_steps, steps, seconds, float(known.mean()) if known.size else math.nan)
 
     def _record(self) -> None:
         update = self.progress.update
@@ -262,8 +276,14 @@ class _Run:
             combine(records),
         )
 
+    def _play(self, params: Any, number: int) -> EvaluationResult:
+        start = time.perf_counter()
+        result = self.program.evaluate(params, number)
+        self.progress.evaluation_seconds += time.perf_counter() - start
+        return result
+
     def _evaluate(self) -> None:
-        result = self.program.evaluate(self.state.params, self.progress.update)
+        result = self._play(self.state.params, self.progress.update)
         mean, low, high = mean_with_interval(np.asarray(result.episode_return))
         self.records.write(
             "evaluation",
@@ -336,7 +356,7 @@ class _Run:
                 self.reporter.note(f"checkpoint {path} is damaged ({wrong}): evaluating the last parameters instead")
             elif progress.best_update != progress.update:
                 params = checkpoints.load(path, self.program.abstract_state, self.config).state.params
-            result = self.program.evaluate(params, _BEST_EVALUATION)
+            result = self._play(params, _BEST_EVALUATION)
             best = {"update": progress.best_update, **describe(result)}
         steps = self.env_steps * len(self.program.seeds)
         summary = {
@@ -345,10 +365,11 @@ class _Run:
             "num_seeds": len(self.program.seeds),
             "seconds": round(progress.seconds, 3),
             "compile_seconds": round(self.program.compile_seconds, 3),
+            "evaluation_seconds": round(progress.evaluation_seconds, 3),
             "steps_per_s": round(steps / max(progress.seconds, 1e-9), 1),
             "final": progress.final,
             "best": best,
         }
         if is_main_process():
-            write_whole(self.folder / "summary.json", json.dumps(plain(summary), indent=2) + "\n")
+            write_whole(self.folder / SUMMARY_FILE, json.dumps(plain(summary), indent=2) + "\n")
         return TrainResult(self.folder, summary, self.learner, params)

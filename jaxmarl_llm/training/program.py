@@ -126,9 +126,13 @@ def compile_together(
         options = options | {"init": {"xla_backend_optimization_level": "0"}}
     # XLA compiles outside Python's lock. Several processes must compile in one order, as they meet while compiling.
     workers = len(lowered) if jax.process_count() == 1 else 1
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+    try:
         jobs = {name: pool.submit(one.compile, compiler_options=options.get(name)) for name, one in lowered.items()}
-    return {name: job.result() for name, job in jobs.items()}
+        return {name: job.result() for name, job in jobs.items()}
+    finally:
+        # After Ctrl-C nobody waits for what is being compiled.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _pack(metrics: dict[str, jax.Array], params: Any) -> jax.Array:

@@ -8,20 +8,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+# Before that many updates a guess of the time left is worth nothing.
+_FEW = 4
+
 
 class Reporter:
     """Receives the events of a run; this one shows nothing."""
 
     @contextmanager
     def compiling(self):
-        """Surrounds compilation."""
+        """Surrounds compilation: the settings are known to be sound."""
         yield
 
     def start(self, env_steps: int, total_env_steps: int, compile_seconds: float) -> None:
         """Training begins, at `env_steps` of `total_env_steps` of each seed."""
 
-    def advance(self, env_steps: int, steps_per_second: float, train_return: float) -> None:
-        """An update is done; the return is nan while no episode has finished."""
+    def advance(self, env_steps: int, steps: int, seconds: float, train_return: float) -> None:
+        """An update of all seeds, of so many steps, is done; the return is nan while no episode has finished."""
 
     def evaluated(self, env_steps: int, mean: float, low: float, high: float) -> None:
         """An evaluation is done: mean return and its 95 % interval."""
@@ -64,24 +67,26 @@ class TerminalReporter(Reporter):
 
     Args:
       console: where to draw.
+      title: a line that is printed before the run is compiled.
       seconds_between_lines: plain lines come at every evaluation, and at least so often.
     """
 
-    def __init__(self, console: Console, seconds_between_lines: float = 30.0):
+    def __init__(self, console: Console, title: str, seconds_between_lines: float = 30.0):
         self._console = console
+        self._title = title
         self._seconds_between_lines = seconds_between_lines
         self._progress: Progress | None = None
         self._task = None
-        self._total = 0
-        self._first = 0
+        self._total = self._first = self._updates = 0
         self._return = math.nan
         self._evaluation = ""
-        self._start_time = self._line_time = 0.0
-        self._speed = math.nan
+        self._first_time = self._line_time = 0.0
+        self._steps = self._seconds = 0.0
 
     @contextmanager
     def compiling(self):
-        """Shows that compilation takes its time."""
+        """Says what is trained, and that compilation takes its time."""
+        self.note(self._title)
         if self._console.is_terminal:
             with self._console.status("compiling"):
                 yield
@@ -91,8 +96,8 @@ class TerminalReporter(Reporter):
 
     def start(self, env_steps, total_env_steps, compile_seconds):
         """Draws the bar."""
-        self._total, self._first = total_env_steps, env_steps
-        self._start_time = self._line_time = time.monotonic()
+        self._total = total_env_steps
+        self._line_time = time.monotonic()
         self._console.print(f"compiled in {compile_seconds:.1f} s", highlight=False)
         if not self._console.is_terminal:
             return
@@ -106,11 +111,15 @@ class TerminalReporter(Reporter):
         self._task = self._progress.add_task("", total=total_env_steps, completed=env_steps, text="")
         self._progress.start()
 
-    def advance(self, env_steps, steps_per_second, train_return):
+    def advance(self, env_steps, steps, seconds, train_return):
         """Moves the bar on."""
-        # One update's speed is noisy: a moving average is what a reader can use.
-        old = self._speed if math.isfinite(self._speed) else steps_per_second
-        self._speed = 0.8 * old + 0.2 * steps_per_second
+        self._updates += 1
+        if self._updates == 1:
+            # The first update returns before it is done, or warms the machine up.
+            self._first, self._first_time = env_steps, time.monotonic()
+        else:
+            # One update's speed is noisy: a moving average is what a reader can use.
+            self._steps, self._seconds = 0.8 * self._steps + steps, 0.8 * self._seconds + seconds
         if math.isfinite(train_return):
             old = self._return if math.isfinite(self._return) else train_return
             self._return = 0.8 * old + 0.2 * train_return
@@ -139,15 +148,16 @@ class TerminalReporter(Reporter):
 
     def _text(self, env_steps: int) -> str:
         parts = [f"{format_count(env_steps)} steps"]
-        if math.isfinite(self._speed):
-            parts.append(f"{format_count(self._speed)}/s")
+        knows_speed = self._updates > _FEW and self._seconds > 0
+        if knows_speed:
+            parts.append(f"{format_count(self._steps / self._seconds)}/s")
         if math.isfinite(self._return):
             parts.append(f"return {self._return:.4g}")
         if self._evaluation:
             parts.append(self._evaluation)
-        done = env_steps - self._first
-        if done > 0 and env_steps < self._total:
-            left = (time.monotonic() - self._start_time) / done * (self._total - env_steps)
+        if knows_speed and self._first < env_steps < self._total:
+            seconds_a_step = (time.monotonic() - self._first_time) / (env_steps - self._first)
+            left = seconds_a_step * (self._total - env_steps)
             parts.append(f"{format_duration(left)} left")
         return "  ".join(parts)
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
@@ -24,6 +24,7 @@ from jaxmarl_llm.training.schedule import make_schedule
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
+SUMMARY_FILE = "summary.json"
 _CONTENTS = {
     METRICS_FILE: Path.is_file,
     **dict.fromkeys(("tensorboard", "checkpoints", "best"), Path.is_dir),
@@ -143,6 +144,25 @@ def check_start(folder: Path, config: TrainConfig, start: Path | None, steps_per
         raise UserError(f"the run in {folder} is past {total * steps_per_update} steps already: raise --total-steps")
 
 
+def finished_summary(
+    folder: Path, config: TrainConfig, start: Path | None, steps_per_update: int
+) -> dict[str, Any] | None:
+    """What `summary.json` holds of a run with nothing left to do; None of any other.
+
+    Args:
+      folder, config, start, steps_per_update: of `check_start`.
+    """
+    total, path = make_schedule(config, steps_per_update).total, folder / SUMMARY_FILE
+    if start is None or int(start.name) < total or not path.is_file():
+        return None
+    try:
+        summary = json.loads(path.read_text())
+    except ValueError:
+        return None
+    # An older one is that of the run before it was made longer.
+    return summary if isinstance(summary, dict) and summary.get("updates") == total else None
+
+
 def write_header(folder: Path, config: TrainConfig) -> None:
     """Writes `config.yaml` and `versions.json`."""
     for name, text in ((CONFIG_FILE, dump_yaml(config)), ("versions.json", json.dumps(versions(), indent=2) + "\n")):
@@ -192,7 +212,8 @@ class TrainedRun:
           UserError: the run has no such seed.
         """
         if not 0 <= index < self.config.num_seeds:
-            raise UserError(f"run {self.folder} has {self.config.num_seeds} seeds, numbered from 0: got {index}")
+            seeds = plural(self.config.num_seeds, "seed")
+            raise UserError(f"run {self.folder} has {seeds}, numbered from 0: got {index}")
         return jax.tree.map(lambda leaf: leaf[index], self.params)
 
 
@@ -218,7 +239,7 @@ def load_run(
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"no run in {folder}: give the folder that `jaxmarl-llm train --out` wrote")
     config = load_yaml(folder / CONFIG_FILE)
-    path = _find_checkpoint(folder, checkpoint)
+    path = find_checkpoint(folder, checkpoint)
     wrong = checkpoints.problem(path)
     if wrong is not None:
         raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
@@ -236,7 +257,16 @@ def load_run(
     )
 
 
-def _find_checkpoint(folder: Path, checkpoint: str) -> Path:
+def find_checkpoint(folder: Path, checkpoint: str) -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+      folder: of the run.
+      checkpoint: `"best"`, `"last"`, or an update's number.
+
+    Raises:
+      UserError: there is no such checkpoint.
+    """
     saved = {
         str(update): folder / name / str(update)
         for name in ("best", "checkpoints")

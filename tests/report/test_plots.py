@@ -7,7 +7,7 @@ import yaml
 from PIL import Image
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.report import read_metrics, write_plots
+from jaxmarl_llm.report import plots, read_metrics, write_plots
 
 
 def write_run(folder, *, num_seeds=1, num_agents=2, updates=20, shared=False):
@@ -46,6 +46,20 @@ def test_three_pictures_are_written(tmp_path, num_seeds, num_agents, shared):
         with Image.open(path) as image:
             assert image.width > 600
             assert len(set(image.convert("L").resize((200, 100)).tobytes())) > 10, "an empty picture"
+
+
+def test_value_learners_have_losses_of_their_own(tmp_path):
+    names = ("total_loss", "td_error", "gradient_norm", "value_mean", "target_mean", "epsilon")
+    lines = [
+        {"kind": "train", "update": i, "env_steps": 10 * i} | {name: [float(i)] for name in names} for i in range(1, 4)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    figure = plots._losses(read_metrics(tmp_path))
+    assert figure is not None
+    assert [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()] == [
+        label for _, label in plots._VALUE_LOSSES
+    ]
+    assert [path.name for path in write_plots(tmp_path)] == ["losses.png"]
 
 
 def test_pyplot_and_global_settings_are_untouched(tmp_path):

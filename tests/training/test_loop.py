@@ -26,7 +26,7 @@ class At(Reporter):
     def __init__(self, update, action):
         self.steps, self.action, self.notes = update * 20, action, []
 
-    def advance(self, env_steps, steps_per_second, train_return):
+    def advance(self, env_steps, steps, seconds, train_return):
         if env_steps == self.steps:
             self.action()
 
@@ -113,6 +113,7 @@ def test_metrics_and_summary(fake_config, fake_learner):
     assert [line["update"] for line in lines if line["kind"] == "train"] == list(range(1, 11))
     assert lines[1]["env_steps"] == 20
     assert result.summary["env_steps"] == 200 and result.summary["steps_per_s"] > 0
+    assert result.summary["evaluation_seconds"] > 0
     best = max(evaluations[1:], key=lambda line: np.mean(line["return"]))
     assert result.summary["best"]["update"] == best["update"]
     assert checkpoints.updates(Path(fake_config.out) / "best") == [best["update"]]
@@ -138,12 +139,19 @@ def test_nan_is_noticed_before_it_is_saved(fake_config, fake_learner):
         train(dataclasses.replace(fake_config, log_every=200, eval_every=-1))
 
 
-def test_a_finished_run_resumes_to_its_end_at_once(fake_config, fake_learner):
-    train(fake_config)
-    before = (Path(fake_config.out) / "metrics.jsonl").read_text()
+def test_a_finished_run_is_left_alone(fake_config, fake_learner):
+    first = train(fake_config)
+    before = contents(fake_config.out)
     result = train(fake_config, resume=True)
-    assert result.summary["updates"] == 10
-    assert (Path(fake_config.out) / "metrics.jsonl").read_text() == before
+    assert result.was_finished and not first.was_finished
+    assert result.summary == json.loads((first.folder / "summary.json").read_text())
+    assert_same_bits(result.best_params, first.best_params)
+    assert contents(fake_config.out) == before
+    # One that was killed before its summary is brought to its end.
+    (first.folder / "summary.json").unlink()
+    result = train(fake_config, resume=True)
+    assert not result.was_finished and result.summary["final"] == first.summary["final"]
+    assert (first.folder / "metrics.jsonl").read_bytes() == before[first.folder / "metrics.jsonl"]
 
 
 def test_resume_in_an_empty_folder_begins(fake_config, fake_learner):
@@ -336,6 +344,7 @@ def test_an_evaluation_that_is_nan_is_never_the_best(fake_config, fake_learner, 
     (path / "progress.json").write_text(json.dumps(progress))
     monkeypatch.setattr(checkpoints, "problem", lambda _: None)
     returns = iter([0.0])
+    (nothing.folder / "summary.json").unlink()
     assert train(elsewhere(fake_config, "nothing"), resume=True).summary["best"] == {}
 
 
