@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-all lint types clean
 
-demo: $(STAMP)  ## Train a team on Overcooked and show the table, the curve and the animation.
-	$(BIN)/jaxmarl-llm train demo
+demo: $(STAMP)  ## Shared against isolated policies in teams of small language models: a table and a report.
+	$(BIN)/jaxmarl-llm ablate quick
 
 test: $(STAMP)  ## The fast tests (under ten minutes on two cores).
 	$(BIN)/python -m pytest -n 2 -m "not slow"

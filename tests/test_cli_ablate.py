@@ -50,6 +50,8 @@ def test_options_override_the_preset(tmp_path):
     assert options.config.sizes == ("tiny", "base") and options.config.seeds == (7, 8, 9, 10, 11)
     assert options.config.eval_greedy and options.config.iterations == PRESETS["full"].iterations
     assert str(folder).startswith("runs/ablation-full-") and not options.resume
+    quick = parse_ablate(["quick", "--learner-args", "coherence=true"])[0].config
+    assert quick.learner_args == PRESETS["quick"].learner_args | {"coherence": True}
 
 
 def test_files_and_resume(tmp_path, trained, capsys):
@@ -70,7 +72,7 @@ def test_files_and_resume(tmp_path, trained, capsys):
     assert main([*ARGUMENTS, "--out", str(folder)]) == 2
     assert "add --resume" in capsys.readouterr().err
     assert main(["ablate", "quick", "--resume", "--out", str(folder)]) == 2
-    assert "iterations: 29 -> 30" in capsys.readouterr().err
+    assert f"iterations: 29 -> {PRESETS['quick'].iterations}" in capsys.readouterr().err
 
 
 def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -61,6 +61,10 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     options = parse_options(
         AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=_DESCRIPTION
     )
+    settings = {
+        name: getattr(base, name) | getattr(options.config, name) for name in ("learner_args", "pretraining_args")
+    }
+    options = dataclasses.replace(options, config=dataclasses.replace(options.config, **settings))
     check_ablation(options.config)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return options, options.out or Path("runs") / f"ablation-{preset}-{stamp}"

@@ -22,7 +22,8 @@ _OUTCOMES = (
     ("generation_failure", "no right solution", "#bbbbbb"),
 )
 _WIDTH = 11.0
-_COLUMNS = 3
+# Shared and isolated policies of one workflow beside each other.
+_COLUMNS = 2
 
 
 def _panels(number: int, title: str, columns: int, height: float = 2.9) -> tuple[Figure, list[Axes]]:

@@ -46,9 +46,11 @@ class Ablation:
     learning_rate: float = 5e-4
     """Step size of Adam."""
     learner_args: Settings = dataclasses.field(default_factory=dict)
-    """Further settings of the learner, such as normalize_by_copies=false role_weighting=equal_mass."""
+    """Further settings of the learner, such as normalize_by_copies=false role_weighting=equal_mass; added to those
+    of the preset."""
     pretraining_args: Settings = dataclasses.field(default_factory=dict)
-    """Settings of the base policy's supervised pretraining, such as skill=0.5 num_steps=800."""
+    """Settings of the base policy's supervised pretraining, such as skill=0.5 num_steps=800; added to those of the
+    preset."""
 
     # How it is judged.
     eval_every: int = 2
@@ -79,7 +81,7 @@ class Ablation:
 
 
 PRESETS = {
-    "quick": Ablation(),
+    "quick": Ablation(iterations=20, learning_rate=1e-3, learner_args={"reward": "mixed"}),
     "full": Ablation(
         tasks=("arithmetic", "stack_code"),
         sizes=("tiny", "small", "base"),
