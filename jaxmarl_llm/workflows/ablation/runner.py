@@ -93,8 +93,13 @@ class CellRunner:
         if key not in self._bases:
             pretraining = self.pretraining(cell)
 
+            waits = True
+
             def on_metrics(metrics):
-                on_progress("preparing", 1.0, math.nan)
+                nonlocal waits
+                if waits:
+                    on_progress("preparing", 1.0, math.nan)
+                waits = False
                 on_progress("pretraining", metrics["step"] / pretraining.num_steps, math.nan)
 
             on_progress("preparing", 0.0, math.nan)
