@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
+from jaxmarl_llm.errors import plural
 from jaxmarl_llm.report.estimators import Decision, Estimator, credit_estimators
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure, style_axes
 from jaxmarl_llm.report.statistics import mean_without_nan
@@ -196,9 +197,8 @@ def _draw(comparison: CreditComparison):
     columns = min(4, num_panels)
     lines = -(-num_panels // columns)
     decisions, agents = comparison.exact.shape
-    figure = new_figure(
-        2.7 * columns, 2.5 * lines + 0.4, f"credit of {decisions} decisions of {agents} agents, one estimate each"
-    )
+    title = f"credit of {plural(decisions, 'decision')} of {plural(agents, 'agent')}, one estimate each"
+    figure = new_figure(2.7 * columns, 2.5 * lines + 0.4, title)
     panels = figure.subplots(lines, columns, squeeze=False).reshape(-1)
     exact = comparison.exact[comparison.acting]
     for axes, row in zip(panels, comparison.rows, strict=False):

@@ -215,4 +215,6 @@ def _losses(metrics: RunMetrics) -> Figure | None:
             # One bad early update would flatten the part that matters.
             axes.set_ylim(max(-1.05, axes.get_ylim()[0]), 1.05)
             axes.axhline(0, color="#999999", linewidth=0.8)
+        if name == "epsilon":
+            axes.set_ylim(-0.05, 1.05)
     return figure
