@@ -22,6 +22,7 @@ def measure(name, preset, num_episodes, num_devices, repeats):
 
     import jax
     import jax.numpy as jnp
+    import numpy as np
     from jax.sharding import PartitionSpec
 
     from jaxmarl_llm import mesh, workflows
@@ -36,8 +37,8 @@ def measure(name, preset, num_episodes, num_devices, repeats):
         key_problems, key_play = jax.random.split(key)
         keys = mesh.local_keys(key_problems, num_episodes // mesh.num_devices())
         episodes = workflows.play(team, params, bound, key_play, jax.vmap(bound.task.sample)(keys))
-        tokens = sum(jnp.sum(samples.mask) for samples in episodes.calls)
-        return mesh.sum_over_devices(jnp.stack([jnp.sum(episodes.outcome), tokens.astype(jnp.float32)]))
+        tokens = [jnp.sum(samples.mask, dtype=jnp.float32) for samples in episodes.calls]
+        return mesh.sum_over_devices(jnp.stack([jnp.sum(episodes.outcome), *tokens]))
 
     whole = PartitionSpec()
     params, key = jax.device_put((jax.jit(team.init)(jax.random.key(0)), jax.random.key(1)), placement.replicated)
@@ -47,7 +48,7 @@ def measure(name, preset, num_episodes, num_devices, repeats):
     for seed in range(repeats + 1):
         key = jax.device_put(jax.random.key(seed), placement.replicated)
         start = time.perf_counter()
-        tokens = float(program(params, key)[1])
+        tokens = float(np.asarray(program(params, key))[1:].sum())
         seconds.append(time.perf_counter() - start)
     found = rate_statistics(num_episodes, seconds[1:])
     return found | {"tokens_per_episode": tokens / num_episodes, "compile_s": compile_s}
