@@ -13,7 +13,7 @@ from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
 from jaxmarl_llm.algorithms.divergence import kl_estimate
 from jaxmarl_llm.workflows.bound import BoundWorkflow
-from jaxmarl_llm.workflows.graph import Workflow
+from jaxmarl_llm.workflows.graph import PROBLEM, Workflow
 from jaxmarl_llm.workflows.loss import CallRows, sequence_sums
 from jaxmarl_llm.workflows.messages import CORRECT, Verdict
 from jaxmarl_llm.workflows.rollout import Episodes
@@ -89,17 +89,28 @@ def _confusion(bound: BoundWorkflow, samples) -> jax.Array:
 
 
 def prompt_tokens(bound: BoundWorkflow, episodes: Episodes) -> jax.Array:
-    """`[R, V]` float32, how often each token occurs among all that a role read, over all devices; 0 where it read none.
+    """How often each token occurs in all that a role read besides the problem, over all devices.
 
     Args:
       bound: the workflow.
       episodes: of this device.
+
+    Returns:
+      `[R, V]` float32, shares that add up to 1; 0 where a role read nothing.
     """
     counts = {role: jnp.zeros(len(bound.vocabulary)) for role in bound.workflow.roles}
+
+    def occurrences(tokens, length, times):
+        position = jax.lax.broadcasted_iota(jnp.int32, tokens.shape, tokens.ndim - 1)
+        weight = jnp.where(position < length[..., None], times[..., None], 0)
+        return jnp.zeros(len(bound.vocabulary)).at[tokens].add(weight.astype(jnp.float32))
+
+    problem = episodes.problem
     for call, samples in zip(bound.workflow.calls, episodes.calls, strict=True):
-        position = jax.lax.broadcasted_iota(jnp.int32, samples.prompt.shape, samples.prompt.ndim - 1)
-        read = samples.asked[..., None] & (position < samples.prompt_length[..., None])
-        counts[call.role] = counts[call.role].at[samples.prompt].add(read.astype(jnp.float32))
+        # Fresh problems would be most of what differs.
+        times = jnp.sum(samples.asked, axis=(0, 2)) * call.prompt.count(PROBLEM)
+        counts[call.role] += occurrences(samples.prompt, samples.prompt_length, samples.asked)
+        counts[call.role] -= occurrences(problem.tokens, problem.length, times)
     total = mesh.sum_over_devices(jnp.stack(list(counts.values())))
     return total / jnp.maximum(jnp.sum(total, axis=1, keepdims=True), 1.0)
 

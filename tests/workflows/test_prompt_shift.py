@@ -15,7 +15,7 @@ def drawn(key, shape, length, num_tokens):
     nothing = jnp.zeros((*shape, 2))
     return CallSamples(
         prompt=jax.random.randint(keys[0], (*shape, length), 0, num_tokens),
-        prompt_length=jax.random.randint(keys[1], shape, 1, length + 1),
+        prompt_length=jax.random.randint(keys[1], shape, 9, length + 1),
         completion=nothing.astype(jnp.int32),
         mask=nothing > 0,
         log_prob=nothing,
@@ -32,12 +32,15 @@ def test_tokens_that_roles_read(batch):
     keys = jax.random.split(jax.random.key(4))
     calls = tuple(drawn(key, (3, batch, 1), length, num_tokens) for key, length in zip(keys, (11, 13), strict=True))
     nothing = jnp.zeros(batch)
-    shares = prompt_tokens(bound, Episodes(calls, None, nothing, nothing > 0))  # pyright: ignore[reportArgumentType]
+    problems = jax.jit(jax.vmap(bound.task.sample))(jax.random.split(keys[0], batch))
+    shares = prompt_tokens(bound, Episodes(calls, problems, nothing, nothing > 0))
     assert shares.shape == (2, num_tokens)
     for share, samples in zip(shares, calls, strict=True):
         counts = collections.Counter()
         for index in np.argwhere(np.asarray(samples.asked)):
             counts.update(samples.prompt[tuple(index)][: int(samples.prompt_length[tuple(index)])].tolist())
+            # Besides the problem.
+            counts.subtract(problems.tokens[index[1], : int(problems.length[index[1]])].tolist())
         total = counts.total()
         np.testing.assert_allclose(share, [counts[token] / total for token in range(num_tokens)], atol=1e-6)
 
