@@ -17,6 +17,7 @@ from jaxmarl_llm.cli.ablate import AblateOptions, parse_ablate
 from jaxmarl_llm.cli.bench import BenchOptions
 from jaxmarl_llm.cli.inspect import EvalOptions, RenderOptions
 from jaxmarl_llm.cli.options import parse_options
+from jaxmarl_llm.cli.phase import parse_phase
 from jaxmarl_llm.cli.train import TrainOptions
 from jaxmarl_llm.envs import registry
 from jaxmarl_llm.envs.base import Environment
@@ -114,7 +115,9 @@ def test_commands_parse(page):
             if words[1] == "train" and not words[2].startswith("-"):
                 preset = words.pop(2)
                 assert preset in preset_names() or preset.endswith(".yaml"), line
-            if words[1] == "ablate":
+            if words[1:3] == ["ablate", "phase"]:
+                parse_phase([word for word in words[3:] if word != "--resume"])
+            elif words[1] == "ablate":
                 # Another ablation is resumed from a folder, which documentation has not.
                 parse_ablate([*(["quick"] if words[2].startswith("-") else []), *words[2:]])
             elif "--help" not in words:

@@ -56,7 +56,7 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     elif {"-h", "--help"} & set(arguments):
         base = Ablation()
     else:
-        raise UserError(f"name an ablation: {' or '.join(PRESETS)}")
+        raise UserError(f"name an ablation: {' or '.join(PRESETS)}, or phase for a phase diagram")
     program = f"jaxmarl-llm ablate {preset or '[PRESET]'}"
     options = parse_options(
         AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=_DESCRIPTION
@@ -72,6 +72,10 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
 
 def ablate_command(arguments: Sequence[str]) -> int:
     """Runs an ablation; returns the exit status."""
+    if arguments[:1] == ["phase"]:
+        from jaxmarl_llm.cli.phase import phase_command
+
+        return phase_command(arguments[1:])
     options, folder = parse_ablate(arguments)
 
     from rich.console import Console

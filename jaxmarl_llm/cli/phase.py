@@ -1,0 +1,104 @@
+"""`jaxmarl-llm ablate phase`."""
+
+import dataclasses
+import datetime
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxmarl_llm.cli import DIVERGED
+from jaxmarl_llm.cli.options import option_value, parse_options
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase
+
+_DESCRIPTION = (
+    "Sweep learning rate x number of generators x sharing x remedy on the voting workflow, and draw where training "
+    "rises, stays or falls. Ctrl-C keeps the numbers of generators that are done; --resume does the others."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseOptions:
+    """Options of `ablate phase`."""
+
+    config: Annotated[Phase, tyro.conf.arg(name="")]
+    out: Path | None = None
+    """The folder of the results (default: runs/phase-<date and time>)."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Do what is missing of the diagram in the folder --out."""
+
+
+def parse_phase(arguments: Sequence[str]) -> tuple[PhaseOptions, Path]:
+    """Options of a phase diagram, checked, and its folder.
+
+    Raises:
+      UserError: bad input.
+    """
+    base, out = Phase(), option_value(list(arguments), "--out")
+    if "--resume" in arguments:
+        if out is None:
+            raise UserError("--resume needs the folder of the diagram: add --out DIR")
+        from jaxmarl_llm.workflows.ablation.phase_run import read_phase
+
+        base = read_phase(Path(out))
+    default = PhaseOptions(config=base)
+    options = parse_options(
+        PhaseOptions, arguments, program="jaxmarl-llm ablate phase", default=default, description=_DESCRIPTION
+    )
+    check_phase(options.config)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return options, options.out or Path("runs") / f"phase-{stamp}"
+
+
+def phase_command(arguments: Sequence[str]) -> int:
+    """Makes a phase diagram; returns the exit status."""
+    options, folder = parse_phase(arguments)
+
+    from rich.console import Console
+
+    from jaxmarl_llm.training.compilation_cache import use_compilation_cache
+    from jaxmarl_llm.training.devices import use_cpu_cores
+    from jaxmarl_llm.training.loop import TrainingInterrupted
+
+    use_compilation_cache()
+    use_cpu_cores()
+
+    from jaxmarl_llm.report.phase_plots import write_phase_report
+    from jaxmarl_llm.training.progress import format_duration
+    from jaxmarl_llm.workflows.ablation.phase_run import run_phase
+
+    console, config, start = Console(), options.config, time.monotonic()
+    points = len(config.remedies) * len(config.sharing) * len(config.learning_rates)
+    numbers = ", ".join(map(str, config.copies))
+    console.print(
+        f"voting with {numbers} generators: {points * config.num_seeds} runs each -> {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    last = [-30.0]
+
+    def on_progress(copies, share, accuracy):
+        now = time.monotonic() - start
+        if now - last[0] >= 30 or share == 1:
+            last[0] = now
+            console.print(
+                f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, mean accuracy {accuracy:.3f}",
+                highlight=False,
+            )
+
+    try:
+        summary = run_phase(config, folder, resume=options.resume, on_progress=on_progress)
+    except TrainingInterrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except FloatingPointError as error:
+        print(f"error: {error} (--pretraining-args)", file=sys.stderr)
+        return DIVERGED
+    for path in (*write_phase_report(folder, summary), folder / "results.json"):
+        console.print(path, highlight=False, soft_wrap=True)
+    console.print(format_duration(time.monotonic() - start), highlight=False)
+    return 0

@@ -1,0 +1,125 @@
+"""Runs a phase diagram part by part, and keeps each part as soon as it is done."""
+
+import contextlib
+import dataclasses
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.files import is_unused, lock_folder, unlock_folder, write_whole
+from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase, summarize_phase, train_copies
+
+_HEADER = "phase.json"
+_KIND = "phase diagram"
+
+
+def read_phase(folder: Path) -> Phase:
+    """The configuration of the diagram in a folder.
+
+    Raises:
+      UserError: there is none.
+    """
+    try:
+        header = json.loads((folder / _HEADER).read_text())
+        if header["kind"] != _KIND:
+            raise ValueError
+        config: dict[str, Any] = header["config"]
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
+        }
+        return Phase(**values)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"no phase diagram of this version in {folder}: give the folder that `jaxmarl-llm ablate phase --out` wrote"
+        ) from None
+
+
+def check_phase_folder(folder: Path, config: Phase, resume: bool) -> None:
+    """Refuses a folder that a diagram must not write into. Writes nothing.
+
+    Raises:
+      UserError: says what the folder holds.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder with --out")
+    if is_unused(folder, _HEADER):
+        return
+    if not (folder / _HEADER).is_file():
+        raise UserError(f"folder {folder} holds other files than a phase diagram's: choose another --out")
+    if read_phase(folder) != config:
+        raise UserError(f"folder {folder} holds another phase diagram: choose another --out")
+    if not resume:
+        raise UserError(f"folder {folder} holds this phase diagram already: add --resume to do what is missing of it")
+
+
+def run_phase(
+    config: Phase,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_progress: Callable[[int, float, float], None] = lambda copies, share, accuracy: None,
+    train: Callable[..., dict[str, Any]] = train_copies,
+) -> dict[str, Any]:
+    """Trains what is missing of a diagram, and writes `results.json`.
+
+    Args:
+      config: the diagram.
+      folder: for `parts/<N>.json`, each written when it is done, and `results.json`.
+      resume: whether the folder may hold a part of this diagram.
+      on_progress: called with N, the share of its part that is done, and the mean accuracy of the lanes in training.
+      train: trains one part, see `train_copies`.
+
+    Returns:
+      See `summarize_phase`.
+
+    Raises:
+      UserError: bad input, or a folder that holds something else; nothing was written.
+      TrainingInterrupted: a signal stopped it; the parts that were done are saved.
+    """
+    from jaxmarl_llm.training.interruption import StopSignal
+    from jaxmarl_llm.training.loop import TrainingInterrupted
+    from jaxmarl_llm.training.runs import versions
+
+    check_phase(config)
+    check_phase_folder(folder, config, resume)
+    parts: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(unlock_folder, folder, lock_folder(folder))
+        header = {"kind": _KIND, "config": dataclasses.asdict(config), "versions": versions()}
+        write_whole(folder / _HEADER, json.dumps(header, indent=2) + "\n")
+        (folder / "parts").mkdir(exist_ok=True)
+        stop = stack.enter_context(StopSignal())
+        for copies in config.copies:
+            path = folder / "parts" / f"{copies}.json"
+            if path.exists():
+                parts.append(_read_part(path))
+                continue
+
+            def on_evaluation(share, accuracy, copies=copies):
+                on_progress(copies, share, accuracy)
+                if stop.number is not None:
+                    raise TrainingInterrupted(
+                        f"stopped by {signal.Signals(stop.number).name} with "
+                        f"{len(parts)} of {len(config.copies)} parts done; "
+                        f"continue with: jaxmarl-llm ablate phase --resume --out {folder}",
+                        stop.number,
+                    )
+
+            parts.append(train(config, copies, on_evaluation))
+            write_whole(path, json.dumps(parts[-1]) + "\n")
+        summary = summarize_phase(config, parts)
+        write_whole(folder / "results.json", json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _read_part(path: Path) -> dict[str, Any]:
+    try:
+        part = json.loads(path.read_text())
+        if str(part["copies"]) != path.stem or not part["lanes"]:
+            raise ValueError
+        return part
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: delete it to train it again with --resume") from None
