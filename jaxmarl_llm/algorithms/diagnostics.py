@@ -50,9 +50,8 @@ def role_gradient_report(gradients_by_role: Any) -> RoleGradientReport:
     """
     leaves = jax.tree.leaves(gradients_by_role)
     if not leaves or len({leaf.shape[:1] for leaf in leaves}) != 1 or leaves[0].ndim == 0:
-        raise ValueError(
-            f"gradients_by_role needs leaves with one leading axis R, got shapes {[jnp.shape(leaf) for leaf in leaves]}"
-        )
+        shapes = [jnp.shape(leaf) for leaf in leaves]
+        raise ValueError(f"gradients_by_role needs leaves with one leading axis R, got shapes {shapes}")
     flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
     # Scaled to at most 1 first: squares of very small or large gradients would leave the range of float32.
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), axis=-1) for leaf in flat]), axis=0)

@@ -209,11 +209,8 @@ def learn(
     of_agents = agent_gradients(learner, networks, jax.tree.map(lambda leaf: leaf[0], batches))
     numbers = update * learner.gradient_steps + 1 + jnp.arange(learner.gradient_steps)
     networks, (size, metrics, summed) = jax.lax.scan(gradient_step, networks, (batches, numbers))
-    metrics, others = (
-        jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics),
-        jax.tree.map(lambda leaf: leaf[0], summed),
-    )
-    return networks, size, metrics | of_agents, others
+    metrics = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), metrics) | of_agents
+    return networks, size, metrics, jax.tree.map(lambda leaf: leaf[0], summed)
 
 
 def agent_gradients(learner, networks: tuple[Any, Any, Any], batch: tuple[Sequences, jax.Array]) -> dict:
