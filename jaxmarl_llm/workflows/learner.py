@@ -17,6 +17,7 @@ from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
 from jaxmarl_llm.algorithms.schedules import SCHEDULES, anneal
 from jaxmarl_llm.algorithms.trust_region import adapt_penalty
+from jaxmarl_llm.arguments import concrete
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Score
 from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
@@ -163,8 +164,8 @@ class WorkflowLearner:
 
     @property
     def env_groups(self) -> int:
-        """Groups of episodes that devices may share; minibatches are drawn within them."""
-        return mesh.env_groups(self.num_problems * self.group_size, 1, self.num_minibatches)
+        """Groups of problems that devices may share, each with all its episodes; minibatches are drawn within them."""
+        return mesh.env_groups(self.num_problems, self.group_size, self.num_minibatches)
 
     def check(self) -> None:
         """Raises `UserError` where a setting is wrong, or does not go with others."""
@@ -202,11 +203,14 @@ class WorkflowLearner:
             )
         if self.credit == "value" and not self.team.decoder.config.value_head:
             raise UserError("credit='value' needs a decoder with value_head=True")
-        if self.tied is not None and jnp.shape(self.tied) != (self.team.num_policies,):
+        num_policies = self.team.num_policies
+        if self.tied is not None and jnp.shape(self.tied) != (num_policies,):
             raise UserError(
-                f"tied must have one number for each of the {self.team.num_policies} policies, got shape "
-                f"{jnp.shape(self.tied)}"
+                f"tied must have one number for each of the {num_policies} policies, got shape {jnp.shape(self.tied)}"
             )
+        known = None if self.tied is None else concrete(self.tied)
+        if known is not None and not ((known >= 0) & (known < num_policies)).all():
+            raise UserError(f"tied must hold numbers from 0 to {num_policies - 1}, got {known.tolist()}")
         shape = jnp.shape(self.kl_coefficient)
         if shape not in ((), (len(self.team.roles),)):
             raise UserError(f"kl_coefficient must be one number or one for each role, got shape {shape}")

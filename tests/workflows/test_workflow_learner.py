@@ -141,6 +141,16 @@ def test_tied_policies_are_shared_ones(key):
     assert np.abs(free[0] - free[1]).max() > 1e-3 < np.abs(free - as_shared).max(axis=1).min()
 
 
+@pytest.mark.parametrize(
+    ("num_problems", "group_size", "num_minibatches", "groups"),
+    [(64, 8, 1, 64), (63, 8, 1, 1), (1, 8, 2, 1), (6, 8, 3, 2), (6, 5, 5, 2), (8, 3, 4, 2)],
+)
+def test_devices_share_whole_problems(num_problems, group_size, num_minibatches, groups):
+    bound, team = tiny_team("voting", n=2)
+    sizes = {"num_problems": num_problems, "group_size": group_size, "num_minibatches": num_minibatches}
+    assert learner_of(bound, team, **sizes).env_groups == groups
+
+
 @pytest.mark.slow
 def test_devices_learn_what_one_learns(key):
     bound, team = tiny_team("voting", "shared", n=3)
@@ -195,6 +205,7 @@ def test_tiny_models_learn(key, credit):
         ({"kl_coefficient": jnp.zeros(3)}, "one number or one for each role"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"tied": jnp.zeros(2, jnp.int32)}, "tied must have one number for each of the 1 policies"),
+        ({"tied": jnp.ones(1, jnp.int32)}, "tied must hold numbers from 0 to 0"),
         ({"num_problems": 0}, "num_problems must be a whole number of at least 1"),
     ],
 )
