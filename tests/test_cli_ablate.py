@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import sys
 
 import pytest
 from workflows.synthetic_cells import synthetic_runner
@@ -25,6 +26,7 @@ def trained(monkeypatch):
     [
         ("ablate", "name an ablation: quick or full"),
         ("ablate quik", "unknown ablation 'quik': did you mean quick?"),
+        ("ablate phas", "unknown ablation 'phas': did you mean phase?"),
         ("ablate quick --workflows votting", "unknown workflow 'votting': did you mean voting?"),
         ("ablate quick --sharing shred", "unknown sharing 'shred': did you mean shared?"),
         ("ablate quick --tasks arithmetics", "unknown task 'arithmetics': did you mean arithmetic?"),
@@ -75,7 +77,7 @@ def test_files_and_resume(tmp_path, trained, capsys):
     assert f"iterations: 29 -> {PRESETS['quick'].iterations}" in capsys.readouterr().err
 
 
-def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capfd):
     def make_runner(config, cells):
         def run_cell(cell, on_progress):
             os.kill(os.getpid(), signal.SIGINT)
@@ -85,5 +87,10 @@ def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("jaxmarl_llm.workflows.ablation.runner.make_runner", make_runner)
     assert main([*ARGUMENTS, "--out", str(tmp_path / "out")]) == 130
-    error = capsys.readouterr().err
+    error = capfd.readouterr().err
     assert error.count("\n") == 1 and f"jaxmarl-llm ablate --resume --out {tmp_path / 'out'}" in error
+    # The program does not wait for what is compiled in the background.
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(sys, "argv", ["jaxmarl-llm", *ARGUMENTS, "--out", str(tmp_path / "again")])
+    assert main() == 130 and left == [130]

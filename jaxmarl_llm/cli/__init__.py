@@ -63,16 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command not in _COMMANDS:
             raise unknown_name("command", command, _COMMANDS)
         module = importlib.import_module(f"jaxmarl_llm.cli.{_COMMANDS[command][0]}")
-        return getattr(module, f"{command}_command")(arguments)
+        status = getattr(module, f"{command}_command")(arguments)
+        if is_program and command == "ablate" and status:
+            _leave_threads(status)
+        return status
     except UserError as error:
         return _refused(error, str(error))
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or f"{command} was interrupted", file=sys.stderr)
         if is_program:
-            # Threads that compile would delay the end, or crash while Python takes itself apart under them.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(INTERRUPTED)
+            _leave_threads(INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, a pager) has gone: nothing is wrong. Python must not complain at exit either.
@@ -83,6 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if line is None:
             raise
         return _refused(error, line)
+
+
+def _leave_threads(status: int) -> None:
+    """Ends the program at once: threads that compile would delay its end, or crash as Python comes apart under them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def one_line(error: BaseException) -> str | None:

@@ -13,8 +13,8 @@ import tyro
 
 from jaxmarl_llm.cli import DIVERGED
 from jaxmarl_llm.cli.options import option_value, parse_options
-from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, load_preset
+from jaxmarl_llm.errors import UserError, plural, unknown_name
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ class AblateOptions:
 SECONDS_BETWEEN_LINES = 30.0
 _DESCRIPTION = (
     "Train teams of language-model roles, with one policy for all roles (shared) and one policy a role (isolated), and "
-    f"report what differs. PRESET is one of {', '.join(PRESETS)}. Ctrl-C keeps the cells that are done; --resume does "
-    "the others."
+    f"report what differs. PRESET is one of {', '.join(PRESETS)}; `ablate phase` is another command, with a --help of "
+    "its own. Ctrl-C keeps the cells that are done; --resume does the others."
 )
 
 
@@ -48,7 +48,9 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     if "--resume" in arguments and out is None:
         raise UserError("--resume needs the folder of the ablation: add --out DIR")
     if preset is not None:
-        base = load_preset(preset)
+        if preset not in PRESETS:
+            raise unknown_name("ablation", preset, (*PRESETS, "phase"))
+        base = PRESETS[preset]
     elif "--resume" in arguments:
         from jaxmarl_llm.workflows.ablation.results import read_header
 
@@ -97,7 +99,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
     matrix = (
         f"{', '.join(config.workflows)} x {', '.join(config.sharing)} x {', '.join((*config.tasks, *config.sizes))}"
     )
-    console.print(f"{matrix}, {config.num_seeds} seeds -> {folder}", highlight=False, soft_wrap=True)
+    console.print(f"{matrix}, {plural(config.num_seeds, 'seed')} -> {folder}", highlight=False, soft_wrap=True)
     start = time.monotonic()
     try:
         results = run_ablation(

@@ -121,9 +121,10 @@ def train(config: TrainConfig, *, resume: bool = False, reporter: Reporter | Non
     check_start(folder, config, start, learner.steps_per_update)
     placement = place(config.num_devices, learner.env_groups, one_device=learner.one_device)
     summary = finished_summary(folder, config, start, learner.steps_per_update)
-    if summary is not None:
+    if summary is not None and start is not None:
         state = abstract_state(learner, placement, seeds_of(config))
-        found = checkpoints.load(find_checkpoint(folder, "best"), state, config)
+        best = find_checkpoint(folder, "best")
+        found = checkpoints.load(start if checkpoints.problem(best) else best, state, config)
         return TrainResult(folder, summary, learner, found.state.params, was_finished=True)
     # All processes have looked at the folder before one of them writes to it.
     barrier("folder checked")

@@ -111,9 +111,8 @@ def test_metrics_and_summary(fake_config, fake_learner):
     assert [line["update"] for line in evaluations] == [0, 4, 8, 10]
     assert np.shape(evaluations[0]["return"]) == (1, 6) and np.shape(evaluations[0]["agent_return"]) == (1, 2)
     assert [line["update"] for line in lines if line["kind"] == "train"] == list(range(1, 11))
-    assert lines[1]["env_steps"] == 20
-    assert result.summary["env_steps"] == 200 and result.summary["steps_per_s"] > 0
-    assert result.summary["evaluation_seconds"] > 0
+    assert lines[1]["env_steps"] == 20 and result.summary["env_steps"] == 200
+    assert min(result.summary["steps_per_s"], result.summary["evaluation_seconds"]) > 0
     best = max(evaluations[1:], key=lambda line: np.mean(line["return"]))
     assert result.summary["best"]["update"] == best["update"]
     assert checkpoints.updates(Path(fake_config.out) / "best") == [best["update"]]
@@ -143,14 +142,15 @@ def test_a_finished_run_is_left_alone(fake_config, fake_learner):
     first = train(fake_config)
     before = contents(fake_config.out)
     result = train(fake_config, resume=True)
-    assert result.was_finished and not first.was_finished
-    assert result.summary == json.loads((first.folder / "summary.json").read_text())
+    assert result.was_finished and result.summary == json.loads((first.folder / "summary.json").read_text())
     assert_same_bits(result.best_params, first.best_params)
     assert contents(fake_config.out) == before
+    damage(first.folder / "best")
+    assert_same_bits(train(fake_config, resume=True).best_params, load_run(first.folder, "last").params)
     # One that was killed before its summary is brought to its end.
     (first.folder / "summary.json").unlink()
-    result = train(fake_config, resume=True)
-    assert not result.was_finished and result.summary["final"] == first.summary["final"]
+    again = train(fake_config, resume=True)
+    assert not again.was_finished and again.summary["final"] == first.summary["final"]
     assert (first.folder / "metrics.jsonl").read_bytes() == before[first.folder / "metrics.jsonl"]
 
 

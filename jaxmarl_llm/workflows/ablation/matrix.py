@@ -113,17 +113,6 @@ class Cell:
         return f"{self.task}-{self.size}-{self.workflow}-{self.sharing}"
 
 
-def load_preset(name: str) -> Ablation:
-    """The preset of a name.
-
-    Raises:
-      UserError: there is none.
-    """
-    if name not in PRESETS:
-        raise unknown_name("ablation", name, PRESETS)
-    return PRESETS[name]
-
-
 def check_ablation(config: Ablation) -> None:
     """Refuses what cannot be an ablation, before anything is built.
 

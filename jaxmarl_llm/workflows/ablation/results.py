@@ -101,7 +101,7 @@ def write_header(folder: Path, config: Ablation, versions: dict[str, str]) -> No
 
 
 def read_header(folder: Path) -> tuple[Ablation, dict[str, str]]:
-    """The configuration of the ablation in a folder, and the packages that it was begun with.
+    """The configuration of the ablation in a folder, and the packages that it was begun or last resumed with.
 
     Raises:
       UserError: there is none, or its file is damaged.
