@@ -17,6 +17,12 @@ import numpy as np
 from jaxmarl_llm.training.devices import Placement
 from jaxmarl_llm.training.evaluation import EvaluationResult, evaluate
 
+# The compiler's, for CPUs: half the time, and what comes out is as fast.
+QUICKER: dict[str, Any] = {
+    "xla_backend_optimization_level": 1,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 # Keeps the keys of evaluations apart from those of training.
 _EVALUATION_STREAM = 0xE7A1
 

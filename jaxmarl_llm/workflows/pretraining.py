@@ -22,6 +22,7 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder, DecoderConfig, decoder_config, score
 from jaxmarl_llm.settings import check_counts, check_numbers
 from jaxmarl_llm.training.devices import place
+from jaxmarl_llm.training.program import QUICKER
 from jaxmarl_llm.workflows.bound import BoundWorkflow, bind, build_vocabulary
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.ragged import assemble
@@ -32,11 +33,7 @@ from jaxmarl_llm.workflows.team import make_team
 _STEPS_PER_CHUNK = 50
 # Teachers write in a hundredth of the time that learning takes, but are ten times as long to compile: they go without
 # the compiler's optimisations.
-_QUICK_TO_COMPILE = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
+_QUICK_TO_COMPILE: dict[str, Any] = QUICKER | {"xla_backend_optimization_level": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from jaxmarl_llm.workflows.policies import sharing
 
 # Fields of `Ablation` that are settings of the learner under the same name.
 _SETTINGS = ("num_problems", "group_size", "learning_rate")
+_ProgramKey = tuple[str, str, str]
 
 
 def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
@@ -49,11 +50,13 @@ class CellRunner:
 
     def __init__(self, config: Ablation, cells: Sequence[Cell]):
         self._config = config
-        self._first = list({(cell.task, cell.size, cell.workflow): cell for cell in reversed(cells)}.values())[::-1]
+        self._first: dict[_ProgramKey, Cell] = {}
+        for cell in cells:
+            self._first.setdefault(_program_key(cell), cell)
         self._compiler = concurrent.futures.ThreadPoolExecutor(1)
         self._taught = tuple(dict.fromkeys((*STUDY, *config.workflows)))
         self._bases: dict[tuple[str, str], Any] = {}
-        self._programs: dict[Cell, concurrent.futures.Future[CellProgram]] = {}
+        self._programs: dict[_ProgramKey, concurrent.futures.Future[CellProgram]] = {}
 
     def pretraining(self, cell: Cell) -> Pretraining:
         """How the base policy of a cell is made.
@@ -120,9 +123,9 @@ class CellRunner:
 
     def _start_compiling(self, number: int) -> None:
         """Starts on the program of that number, if there is one."""
-        for cell in self._first[number : number + 1]:
-            if cell not in self._programs:
-                self._programs[cell] = self._compiler.submit(self.compile, cell)
+        for key in list(self._first)[number : number + 1]:
+            if key not in self._programs:
+                self._programs[key] = self._compiler.submit(self.compile, self._first[key])
 
     def __call__(self, cell: Cell, on_progress: OnProgress) -> CellResult:
         """Trains a cell with all its seeds.
@@ -131,19 +134,18 @@ class CellRunner:
           cell: which.
           on_progress: called at every step of the way.
         """
-        config, learner = self._config, self.learner(cell)
-        names = [(first.task, first.size, first.workflow) for first in self._first]
-        number = names.index((cell.task, cell.size, cell.workflow))
+        config, learner, key = self._config, self.learner(cell), _program_key(cell)
+        number = list(self._first).index(key)
         self._start_compiling(number)
         base_params = self.base_params(cell, on_progress)
-        compiling = self._programs[self._first[number]]
+        compiling = self._programs[key]
         on_progress("compiling", float(compiling.done()), math.nan)
         while not compiling.done():
             concurrent.futures.wait([compiling], timeout=1.0)
             on_progress("compiling", float(compiling.done()), math.nan)
         program = compiling.result()
         self._start_compiling(number + 1)
-        for earlier in self._first[:number]:
+        for earlier in list(self._first)[:number]:
             self._programs.pop(earlier, None)
         tied = sharing(learner.bound.workflow, cell.sharing)
         start = time.perf_counter()
@@ -169,12 +171,17 @@ class CellRunner:
             evaluations=_stack(evaluations),
             diagnostics=curves,
             times={
-                "compile": program.compile_seconds if cell == self._first[number] else 0.0,
+                "compile": program.compile_seconds if cell == self._first[key] else 0.0,
                 "train": time.perf_counter() - start,
                 "episodes": float(episodes * config.iterations * config.num_seeds),
                 "tokens": tokens,
             },
         )
+
+
+def _program_key(cell: Cell) -> _ProgramKey:
+    """What cells of one program have in common: all but the sharing."""
+    return cell.task, cell.size, cell.workflow
 
 
 def _to_host(metrics: dict[str, jax.Array]) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ a completion, H tokens of a hint. A task neither sees nor writes the `end` token
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -179,17 +180,11 @@ class Task(abc.ABC):
         """
         check_whole("n, the size of a held-out set,", n, at_least=1)
 
-        @jax.jit
-        @jax.vmap
-        def draw(key):
-            problem = self.draw(key)
-            return problem, self.identity(problem), self.is_held_out(problem)
-
         found: dict[bytes, Problem] = {}
         idle = 0
         for batch in range(64 + n):
             keys = jax.random.split(jax.random.fold_in(jax.random.key(_HELD_OUT_KEY), batch), _DRAWS)
-            problems, identity, kept = jax.tree.map(np.asarray, draw(keys))
+            problems, identity, kept = jax.tree.map(np.asarray, _draw_many(self, keys))
             if not batch and kept.all():
                 raise UserError(
                     f"all of {_DRAWS} problems of {type(self).__name__} at level {self.level} are held out, and none "
@@ -214,3 +209,15 @@ def _avalanche(bits: jax.Array) -> jax.Array:
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
+
+
+# One for all tasks: a function made in `held_out` would be compiled at every call.
+@functools.partial(jax.jit, static_argnums=0)
+def _draw_many(task: Task, keys: jax.Array) -> tuple[Problem, jax.Array, jax.Array]:
+    """`[n]` problems, what tells them apart, and whether each is held out."""
+
+    def one(key):
+        problem = task.draw(key)
+        return problem, task.identity(problem), task.is_held_out(problem)
+
+    return jax.vmap(one)(keys)
