@@ -55,24 +55,53 @@ class Warnings:
     iteration: np.ndarray
 
 
-def early_warning(signal: np.ndarray, *, reference: int = 10, window: int = 3, factor: float = 3.0) -> Warnings:
-    """Raises an alarm where a signal of training leaves the level that it began with.
+def early_warning(
+    signal: np.ndarray, *, reference: int = 10, window: int = 3, factor: float = 3.0, level: float | None = None
+) -> Warnings:
+    """Raises an alarm where a signal of training leaves the level that it began with, or one that is given.
 
     Args:
       signal: `[I, S]` float, such as the divergence that an update causes, or a gradient norm.
       reference: updates whose median is the level; none of them raises an alarm.
       window: updates to average.
       factor: the alarm comes when the average exceeds the level so many times.
+      level: known from other runs; then every full window can raise an alarm, and `reference` is not used.
     """
     num_iterations = len(signal)
     alarm = np.zeros(signal.shape, bool)
-    if num_iterations > reference:
-        level = np.median(signal[:reference], axis=0)
-        for end in range(reference, num_iterations):
-            recent = signal[max(end + 1 - window, reference) : end + 1]
+    first = reference if level is None else window - 1
+    if num_iterations > first:
+        limit = factor * (np.median(signal[:reference], axis=0) if level is None else level)
+        for end in range(first, num_iterations):
+            recent = signal[max(end + 1 - window, reference if level is None else 0) : end + 1]
             # What is no number any more is an alarm too.
-            alarm[end] = ~(np.mean(recent, axis=0) <= factor * level)
+            alarm[end] = ~(np.mean(recent, axis=0) <= limit)
     return Warnings(np.any(alarm, axis=0), np.where(alarm.any(0), alarm.argmax(0) + 1, num_iterations + 1))
+
+
+def choose_level(
+    signal: np.ndarray, cliff: np.ndarray, fall_iteration: np.ndarray, *, window: int = 3, num_candidates: int = 32
+) -> float:
+    """The level of a signal that tells runs that fall from others best: most hits over alarms and cliffs (F1).
+
+    Judge it on other runs than these.
+
+    Args:
+      signal: `[I, S]` float.
+      cliff, fall_iteration: `[S]`, as for `warning_quality`.
+      window: updates to average.
+      num_candidates: levels to try, spread evenly over the runs' largest averages.
+    """
+    means = np.stack([signal[start : start + window].mean(0) for start in range(len(signal) - window + 1)])
+    candidates = np.quantile(np.nan_to_num(means.max(0), nan=np.inf), np.linspace(0, 1, num_candidates), method="lower")
+
+    def score(level):
+        warnings = early_warning(signal, window=window, factor=1.0, level=level)
+        quality = warning_quality(warnings, cliff, fall_iteration)
+        return 2.0 * quality.hits / max(quality.alarms + quality.cliffs, 1)
+
+    # Of equals the highest: fewer alarms in runs that were not seen.
+    return float(max(candidates[::-1], key=score))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from jaxmarl_llm.workflows.collapse import Warnings, early_warning, fall_index, find_cliffs, warning_quality
+from jaxmarl_llm.workflows.collapse import (
+    Warnings,
+    choose_level,
+    early_warning,
+    fall_index,
+    find_cliffs,
+    warning_quality,
+)
 
 
 def curves():
@@ -36,6 +43,23 @@ def test_early_warning():
     assert warnings.alarm.tolist() == [False, True, False, False, True]
     assert warnings.iteration.tolist() == [21, 16, 21, 21, 13]
     assert not early_warning(signal[:7], reference=10).alarm.any()
+    # A level that is known is watched from the first full window on.
+    known = early_warning(signal, window=3, factor=1.0, level=2.0)
+    assert known.alarm.tolist() == [False, True, True, True, True]
+    assert known.iteration.tolist() == [21, 15, 15, 5, 13]
+
+
+def test_a_level_from_other_runs():
+    """Runs that fall make large updates from the start, which their own first updates do not tell."""
+    rng = np.random.default_rng(0)
+    cliff = np.arange(40) % 4 == 0
+    signal = np.where(cliff, 3.0, 1.0) * np.exp(0.3 * rng.normal(size=(23, 40)))
+    fall = np.where(cliff, 13, 24)
+    level = choose_level(signal[:, :20], cliff[:20], fall[:20])
+    quality = warning_quality(early_warning(signal[:, 20:], factor=1.0, level=level), cliff[20:], fall[20:])
+    assert 1 < level < 3 and quality.recall == 1 and quality.precision > 0.8
+    own = warning_quality(early_warning(signal[:, 20:], reference=5), cliff[20:], fall[20:])
+    assert own.hits == 0
 
 
 def test_quality_of_warnings():
