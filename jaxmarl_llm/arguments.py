@@ -146,10 +146,11 @@ def steps_of_one_shape(**arrays) -> list[jax.Array]:
     Raises:
       ValueError: shapes that differ, or no time axis, or no step.
     """
-    (first, example), *_ = found = list(zip(arrays, of_one_shape(**arrays), strict=True))
-    if example.ndim == 0 or example.shape[0] == 0:
-        raise ValueError(f"{first} needs a time axis of at least one step, got shape {list(example.shape)}")
-    return [array for _, array in found]
+    found = of_one_shape(**arrays)
+    shape = found[0].shape
+    if not shape or shape[0] == 0:
+        raise ValueError(f"{next(iter(arrays))} needs a time axis of at least one step, got shape {list(shape)}")
+    return found
 
 
 def of_batch_shape(num_axes: int, **arrays) -> None:
