@@ -40,7 +40,12 @@ def train(learner, num_updates, seed=0):
 
 @pytest.mark.parametrize(
     "algorithm, network, sharing",
-    [("ippo", "mlp", "shared"), ("mappo", "mlp", (0, 1, 0)), ("ippo", "gru", "isolated"), ("mappo", "gru", "shared")],
+    [
+        pytest.param("ippo", "mlp", "shared", marks=pytest.mark.wide),
+        ("mappo", "mlp", (0, 1, 0)),
+        ("ippo", "gru", "isolated"),
+        pytest.param("mappo", "gru", "shared", marks=pytest.mark.wide),
+    ],
 )
 def test_every_axis_is_a_different_prime(algorithm, network, sharing):
     learner = ALGORITHMS[algorithm](
@@ -56,15 +61,17 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
         agent_id=True,
     )
     state = init(learner)
-    before = jax.tree.map(jnp.copy, state.params)
+    before = jax.device_get(state.params)
     shapes = jax.eval_shape(lambda: state)
     state, metrics = jax.jit(learner.update)(state)
     assert jax.eval_shape(lambda: state) == shapes
     assert metrics["agent_return"].shape == (3,)
     assert all(np.isfinite(value).all() for value in jax.tree.leaves(metrics))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.tree.map(jnp.subtract, state.params, before)):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(
+        jax.tree.map(np.subtract, jax.device_get(state.params), before)
+    ):
         for policy in range(leaf.shape[0]):
-            assert float(jnp.abs(leaf[policy]).max()) > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
+            assert np.abs(leaf[policy]).max() > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
 
 
 @pytest.mark.parametrize("algorithm, team_size, num_envs", [("ippo", 1, 1), ("mappo", 1, 3), ("mappo", 2, 1)])
@@ -84,7 +91,7 @@ def test_time_limit_bootstraps_and_termination_does_not(algorithm, terminates_at
     head = state.params["critic"]["Dense_1"]
     head["kernel"], head["bias"] = jnp.zeros_like(head["kernel"]), jnp.full_like(head["bias"], 10.0)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(state, trajectory, last_value)
+    samples, _, _ = jax.jit(learner._assess)(state, trajectory, last_value)
     assert int(trajectory.done.sum()) == 3 * 2
     if exact:
         np.testing.assert_allclose(samples.advantage, 0.0, atol=1e-5)
@@ -100,12 +107,12 @@ REMEMBERING = {"network": "coordinator", "memory_size": 11, "memory_tokens": 2}
     ("sharing", "settings"),
     [
         ("shared", GRU),
-        ("isolated", GRU),
+        pytest.param("isolated", GRU, marks=pytest.mark.wide),
         ((0, 1, 0), GRU | {"critic": "attention"}),
         ("shared", GRU | {"critic": "action", "credit": "coma"}),
-        ("shared", {"network": "coordinator", "decoder": True}),
+        pytest.param("shared", {"network": "coordinator", "decoder": True}, marks=pytest.mark.wide),
         ((0, 1, 0), {"network": "coordinator", "decoder": True}),
-        ("shared", REMEMBERING | {"decoder": True}),
+        pytest.param("shared", REMEMBERING | {"decoder": True}, marks=pytest.mark.wide),
         ("isolated", REMEMBERING),
     ],
 )
@@ -126,11 +133,17 @@ def test_replay_gives_ratio_one(sharing, settings):
     state = state.replace(rollout=rollout)
     _, trajectory, _, _ = collect(learner, state, jax.random.key(4))
     assert int(trajectory.done.sum()) > 0
-    assert all(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(state.rollout.memory))
-    _, logits, value = learner.network_module.apply(state.params, state.rollout.memory, trajectory.inputs)
-    log_prob = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
-    value = algorithms.at_action(value, trajectory.action) if value.ndim == 4 else value
-    np.testing.assert_allclose(jnp.exp(log_prob - trajectory.log_prob), 1.0, atol=1e-5)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(jax.device_get(state.rollout.memory)))
+
+    @jax.jit
+    def replay(params, memory, trajectory):
+        _, logits, value = learner.network_module.apply(params, memory, trajectory.inputs)
+        log_prob = categorical_log_prob(masked_logits(logits, trajectory.action_mask), trajectory.action)
+        value = algorithms.at_action(value, trajectory.action) if value.ndim == 4 else value
+        return jnp.exp(log_prob - trajectory.log_prob), value
+
+    ratio, value = replay(state.params, state.rollout.memory, trajectory)
+    np.testing.assert_allclose(ratio, 1.0, atol=1e-5)
     np.testing.assert_allclose(value, trajectory.value, atol=1e-5)
 
 
@@ -153,8 +166,9 @@ def test_isolated_policies_do_not_touch_each_other():
     learner = algorithms.ippo(env, num_envs=4, rollout_length=10, sharing="isolated", num_minibatches=1)
     state = init(learner)
     _, trajectory, _, last_value = collect(learner, state)
-    samples, _, _ = learner._assess(state, trajectory, last_value)
+    samples, _, _ = jax.jit(learner._assess)(state, trajectory, last_value)
 
+    @jax.jit
     def gradient(samples):
         def loss(params):
             return updates.surrogate_loss(learner, params, updates.whole_batch(learner, samples, {}), COEFFICIENTS)[0]
@@ -163,10 +177,11 @@ def test_isolated_policies_do_not_touch_each_other():
 
     changed = gradient(samples.replace(advantage=samples.advantage.at[..., 1].multiply(-2.0)))
     same, other = gradient(samples), changed
+    same, other = jax.device_get((same, other))
     for leaf, leaf_changed in zip(jax.tree.leaves(same), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(leaf[0], leaf_changed[0])
         np.testing.assert_array_equal(leaf[2], leaf_changed[2])
-    assert any(bool(jnp.any(a[1] != b[1])) for a, b in zip(jax.tree.leaves(same), jax.tree.leaves(other), strict=True))
+    assert any((a[1] != b[1]).any() for a, b in zip(jax.tree.leaves(same), jax.tree.leaves(other), strict=True))
 
 
 def test_permuting_environments_permutes_the_outputs():
@@ -176,6 +191,7 @@ def test_permuting_environments_permutes_the_outputs():
     order = jnp.array([3, 0, 4, 1, 2])
     rollout = state.rollout
 
+    @jax.jit
     def outputs(rollout):
         inputs = team_input(rollout.timestep, jax.vmap(env.global_state)(rollout.env_state), rollout.reset)
         return learner.network_module.apply_step(state.params, rollout.memory, inputs)[1:]

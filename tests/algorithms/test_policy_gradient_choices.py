@@ -115,7 +115,7 @@ def test_a_critic_of_actions_is_told_only_what_happens():
     np.testing.assert_array_equal(inputs.action, jnp.where(inputs.active, action, -1))
 
 
-@pytest.mark.parametrize("critic", ["global_state", "attention"])
+@pytest.mark.parametrize("critic", ["global_state", pytest.param("attention", marks=pytest.mark.wide)])
 def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
     env = MatchTarget(team_size=3, max_steps=5)
     learner = algorithms.happo(env, critic=critic, random_order=False, learning_rate=0.05, **SIZES)
@@ -161,7 +161,12 @@ def test_groups_of_unequal_size_take_turns():
 
 @pytest.mark.parametrize(
     ("critic", "sharing"),
-    [("action", "shared"), ("action", "isolated"), ("attention", "shared"), ("attention", "isolated")],
+    [
+        ("action", "shared"),
+        ("attention", "isolated"),
+        pytest.param("action", "isolated", marks=pytest.mark.wide),
+        pytest.param("attention", "shared", marks=pytest.mark.wide),
+    ],
 )
 def test_an_agents_own_action_does_not_move_its_own_action_values(critic, sharing):
     learner = algorithms.coma(
@@ -229,11 +234,15 @@ def test_agents_gradients_add_up(sharing):
     state = jax.jit(learner.init)(jax.random.key(0))
     _, batch = fresh_batch(learner, state)
     arguments = (learner, state.params, batch.memory, batch.samples, coefficients(learner))
-    report = updates.agent_gradients(*arguments)
+    report = jax.jit(updates.agent_gradients)(*arguments)
     whole = updates.whole_batch(learner, batch.samples, batch.memory)
-    gradient = updates.flatten(
-        jax.grad(lambda params: updates.surrogate_loss(learner, params, whole, coefficients(learner))[0])(state.params)
-    )
+
+    @jax.jit
+    def gradient_of(params):
+        loss = lambda params: updates.surrogate_loss(learner, params, whole, coefficients(learner))[0]  # noqa: E731
+        return updates.flatten(jax.grad(loss)(params))
+
+    gradient = gradient_of(state.params)
     np.testing.assert_allclose(report["agent_gradient_share"].sum(), 1.0, rtol=1e-5)
     if sharing == "isolated":
         np.testing.assert_allclose(report["agent_gradient_norm"], jnp.linalg.norm(gradient, axis=-1), rtol=1e-4)

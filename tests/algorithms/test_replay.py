@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from toy_environments import MatchTarget
 
 from jaxmarl_llm import algorithms
@@ -70,6 +71,7 @@ def test_what_is_learned_has_other_priorities_than_what_is_new():
     assert (priority[:, 1:] == 0).all() and (priority[:, 0] > 0).all() and (priority[:, 0] != 1).all()
 
 
+@pytest.mark.wide
 def test_two_devices_learn_what_one_does():
     learner = algorithms.qmix(
         MatchTarget(max_steps=5),

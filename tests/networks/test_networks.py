@@ -58,8 +58,17 @@ def test_recurrent_core_forgets_at_a_reset(key):
     assert float(jnp.abs(y[2:, 0] - fresh[:, 0]).max()) > 1e-3
 
 
-@pytest.mark.parametrize("network", ["mlp", "gru", "cnn"])
-@pytest.mark.parametrize("critic", ["observation", "global_state", "attention"])
+@pytest.mark.parametrize(
+    ("network", "critic"),
+    [
+        ("mlp", "observation"),
+        ("gru", "global_state"),
+        ("cnn", "attention"),
+        *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("mlp", "global_state"), ("mlp", "attention"))),
+        *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("gru", "observation"), ("gru", "attention"))),
+        *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("cnn", "observation"), ("cnn", "global_state"))),
+    ],
+)
 def test_isolated_with_equal_parameters_equals_shared(key, network, critic):
     space = Box(0, 1, (3, 5, 2)) if network == "cnn" else Box(0, 1, (11,))
     module = build_actor_critic(
@@ -67,16 +76,16 @@ def test_isolated_with_equal_parameters_equals_shared(key, network, critic):
     )
     shared, isolated = TeamNetwork(module, (0, 0, 0)), TeamNetwork(module, (0, 1, 2))
     observation, state = jax.random.uniform(key, (2, 19, 3, *space.shape)), jax.random.uniform(key, (2, 19, 23))
-    params = shared.init(key, observation[0, 0], state[0, 0])
-    repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), params)
+    params = jax.jit(shared.init)(key, observation[0, 0], state[0, 0])
+    repeated = jax.tree.map(lambda leaf: np.repeat(leaf, 3, axis=0), jax.device_get(params))
     memory, reset = shared.initial_memory((19,)), jnp.zeros((2, 19, 3), bool)
     inputs = TeamInput(observation=observation, global_state=state, reset=reset, active=~reset)
-    one = shared.apply(params, memory, inputs)
-    many = isolated.apply(repeated, isolated.initial_memory((19,)), inputs)
+    one = jax.jit(shared.apply)(params, memory, inputs)
+    many = jax.jit(isolated.apply)(repeated, isolated.initial_memory((19,)), inputs)
     if module.joint and module.memory_size:
         # Each policy remembers every agent, here all the same.
         many = (jax.tree.map(lambda leaf: leaf[:, :, 0], many[0]), *many[1:])
     assert one[1].shape == (2, 19, 3, 7) and one[2].shape == (2, 19, 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, many)
     if critic == "global_state":
-        assert isolated.apply(repeated, memory, inputs.replace(global_state=None))[2] is None
+        assert jax.jit(isolated.apply)(repeated, memory, inputs.replace(global_state=None))[2] is None
