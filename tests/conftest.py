@@ -1,5 +1,6 @@
 """Settings for the whole suite: two virtual devices, no rank promotion, quick compilation and a cache of it."""
 
+import gc
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,6 +19,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", os.path.join(os.path.dirname(__file__), "..", ".jax_cache"))
 # To write a program that compiles faster than this takes longer than to compile it again.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freeze():
+    """Spares the garbage collector what JAX keeps of the modules before: it would go through all of it each time."""
+    gc.freeze()
 
 
 @pytest.fixture
