@@ -135,7 +135,14 @@ def test_lanes_are_runs_by_themselves(key):
     """Settings and seeds side by side give what each gives alone; a lane that is tied is a shared team."""
     bound, team = tiny_team("voting", "isolated", task=make_task("arithmetic", level=1, modulus=2), n=2)
     learner = WorkflowLearner(
-        bound=bound, team=team, num_problems=4, group_size=3, temperature=5.0, diagnostic_episodes=0, coherence=True
+        bound=bound,
+        team=team,
+        num_problems=4,
+        group_size=3,
+        temperature=5.0,
+        diagnostic_episodes=0,
+        coherence=True,
+        entropy_coefficient=0.1,
     )
     guard = RollBack(learner=learner)
     base = jax.jit(lambda key: team.params_of(team.init(key), team.roles[0]))(key)
