@@ -10,10 +10,10 @@ demo: $(STAMP)  ## Shared against isolated policies in teams of small language m
 	$(BIN)/jaxmarl-llm ablate quick
 
 test: $(STAMP)  ## The fast tests (under ten minutes on two cores).
-	$(BIN)/python -m pytest -n 2 -m "not slow and not wide"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not wide"
 
 test-all: $(STAMP)  ## All tests, the slow ones too.
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -22,9 +22,11 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _freeze():
-    """Spares the garbage collector what JAX keeps of the modules before: it would go through all of it each time."""
-    gc.freeze()
+def _forget():
+    """Drops what JAX keeps of a module's programs: the collector would go through all of it, each time for longer."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

@@ -79,26 +79,27 @@ def phase_command(arguments: Sequence[str]) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    last = [-30.0]
+    next_line = 0.0
 
     def on_progress(copies, share, accuracy):
+        nonlocal next_line
         now = time.monotonic() - start
-        if now - last[0] >= 30 or share == 1:
-            last[0] = now
+        if now >= next_line or share == 1:
+            next_line = now + 30
             console.print(
                 f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, mean accuracy {accuracy:.3f}",
                 highlight=False,
             )
 
     try:
-        summary = run_phase(config, folder, resume=options.resume, on_progress=on_progress)
+        parts = run_phase(config, folder, resume=options.resume, on_progress=on_progress)
     except TrainingInterrupted as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
     except FloatingPointError as error:
         print(f"error: {error} (--pretraining-args)", file=sys.stderr)
         return DIVERGED
-    for path in (*write_phase_report(folder, summary), folder / "results.json"):
+    for path in write_phase_report(folder, config, parts):
         console.print(path, highlight=False, soft_wrap=True)
     console.print(format_duration(time.monotonic() - start), highlight=False)
     return 0

@@ -230,12 +230,13 @@ def _failures(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _warnings(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    names = {"update_kl": "the divergence of an update", "gradient_norm": "the gradient norm"}
+    names = {"clip_fraction": "a role's clip fraction", "update_kl": "the divergence of a role's update"}
     found = []
     for name, quality in summary["warnings"].items():
         if quality is None or not (quality["cliffs"] or quality["alarms"]):
             continue
-        text = "Early warning by {name}: {alarms} alarms, {hits} of them before one of the {cliffs} cliffs"
+        text = "Early warning by {name} above {level}: {alarms} alarms, {hits} of them before one of the "
+        text += "{cliffs} cliffs"
         text += ", on average {lead:.1f} updates ahead." if quality["hits"] else "."
         found.append(finding(text, name=names[name], **quality))
     return found

@@ -21,6 +21,9 @@ from jaxmarl_llm.workflows.collapse import Warnings, early_warning, fall_index, 
 # Fewer seeds than this cannot tell a difference from chance: even if all agree in its sign, that happens by chance more
 # often than in one case of ten.
 MIN_SEEDS = 5
+# Levels above which a role's signal is an early warning, chosen by bench/early_warning.py on small teams of voters.
+# What a run began with is no measure: one that falls makes steps that are too large from the start.
+WARNING_LEVELS = {"clip_fraction": 0.2, "update_kl": 0.15}
 MEASURES = ("base", "peak", "final", "drop", "gain")
 _DIGITS = 6
 
@@ -63,7 +66,7 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: dict[st
         },
         "cells": cells,
         "comparisons": [*_compare_sharing(cells), *_compare_with_single(cells)],
-        "warnings": {name: _judge(config, results, name) for name in ("update_kl", "gradient_norm")},
+        "warnings": {name: _judge(config, results, name, level) for name, level in WARNING_LEVELS.items()},
     }
 
 
@@ -188,14 +191,14 @@ def _compare_with_single(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(config: Ablation, results: Sequence[CellResult], signal: str) -> dict[str, Any] | None:
+def _judge(config: Ablation, results: Sequence[CellResult], signal: str, level: float) -> dict[str, Any] | None:
     """The quality of early warnings over all seeds of all cells; None where the signal was not measured."""
     alarm, at, cliff, fall = [], [], [], []
     for result in results:
         values = result.diagnostics.get(f"role_{signal}")
         if values is None:
             return None
-        warnings = early_warning(np.asarray(values, float).max(-1))
+        warnings = early_warning(np.asarray(values, float).max(-1), factor=1.0, level=level)
         report = find_cliffs(result.accuracy, window=config.cliff_window, min_drop=config.cliff_drop)
         index = np.minimum(fall_index(result.accuracy, report), len(result.accuracy) - 1)
         alarm.append(warnings.alarm)
@@ -206,7 +209,7 @@ def _judge(config: Ablation, results: Sequence[CellResult], signal: str) -> dict
         return None
     every = Warnings(np.concatenate(alarm), np.concatenate(at))
     quality = warning_quality(every, np.concatenate(cliff), np.concatenate(fall))
-    return {
+    return {"level": level} | {
         name: value if isinstance(value, int) else rounded(value) for name, value in dataclasses.asdict(quality).items()
     }
 

@@ -1,5 +1,7 @@
 """A phase diagram of voting teams as a picture and as a page. Axes: N numbers of copies, L learning rates."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,27 +9,32 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
+from jaxmarl_llm.report.phase_summary import OUTCOMES, summarize_phase
 from jaxmarl_llm.report.plots import INK, new_figure
-from jaxmarl_llm.workflows.ablation.phase import OUTCOMES
+from jaxmarl_llm.training.files import write_whole
+from jaxmarl_llm.workflows.ablation.phase import Phase
 
 _SIGNS = {"rises": "↑", "stays": "→", "falls": "↓"}
 _LARGEST_GAIN = 0.5
 
 
-def write_phase_report(folder: Path, summary: dict[str, Any]) -> list[Path]:
-    """Writes `phase.png` and `report.md`.
+def write_phase_report(folder: Path, config: Phase, parts: Sequence[dict[str, Any]]) -> list[Path]:
+    """Writes `phase.png`, `report.md` and `results.json`.
 
     Args:
       folder: of the diagram.
-      summary: of `summarize_phase`.
+      config: the diagram.
+      parts: of `run_phase`.
 
     Returns:
       The files.
     """
-    picture, page = folder / "phase.png", folder / "report.md"
+    summary = summarize_phase(config, parts)
+    picture, page, numbers = (folder / name for name in ("phase.png", "report.md", "results.json"))
     phase_figure(summary).savefig(picture, dpi=144)
-    page.write_text(phase_page(summary))
-    return [picture, page]
+    write_whole(page, phase_page(summary))
+    write_whole(numbers, json.dumps(summary, indent=1) + "\n")
+    return [picture, page, numbers]
 
 
 def grid_of(summary: dict[str, Any], remedy: str, sharing: str, name: str) -> np.ndarray:

@@ -18,14 +18,28 @@ def write_whole(path: Path, content: bytes | str) -> None:
     os.replace(partial, path)
 
 
-def is_unused(folder: Path, header: str) -> bool:
-    """Whether a folder does not exist, or holds no more than a process left that was killed while it began.
+def holds_earlier(folder: Path, header: str, owner: str) -> bool:
+    """Whether a folder holds what an earlier process of the same kind wrote.
+
+    It does not where there is no folder, or no more in it than what a process left that was killed while it began.
 
     Args:
-      folder: a folder.
+      folder: need not exist.
       header: name of the file that is written into it first.
+      owner: whose files they are, such as `a run's`.
+
+    Raises:
+      UserError: it holds other files, or is one.
     """
-    return not folder.exists() or {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{header}{_PARTIAL}"}
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose a folder with --out")
+    if {path.name for path in folder.iterdir()} <= {_LOCK_FILE, f"{header}{_PARTIAL}"}:
+        return False
+    if not (folder / header).is_file():
+        raise UserError(f"folder {folder} holds other files than {owner}: choose another --out")
+    return True
 
 
 def lock_folder(folder: Path) -> Any:

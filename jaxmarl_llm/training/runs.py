@@ -17,7 +17,7 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.build import build_learner
 from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, has_schedule, load_yaml
 from jaxmarl_llm.training.devices import place
-from jaxmarl_llm.training.files import is_unused, write_whole
+from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.records import last_update
 from jaxmarl_llm.training.schedule import make_schedule
@@ -52,12 +52,8 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
     Raises:
       UserError: says what the folder holds, and what to do.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a folder with --out")
-    if is_unused(folder, CONFIG_FILE):
+    if not holds_earlier(folder, CONFIG_FILE, "a run's"):
         return
-    if not (folder / CONFIG_FILE).is_file():
-        raise UserError(f"folder {folder} holds other files than a run's: choose another --out")
     for name, is_right in _CONTENTS.items():
         if (folder / name).exists() and not (is_right(folder / name) and os.access(folder / name, os.W_OK)):
             raise UserError(f"{folder / name} cannot be written as a run's: move it away, or choose another --out")

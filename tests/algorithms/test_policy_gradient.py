@@ -43,7 +43,7 @@ def train(learner, num_updates, seed=0):
     [
         pytest.param("ippo", "mlp", "shared", marks=pytest.mark.wide),
         ("mappo", "mlp", (0, 1, 0)),
-        ("ippo", "gru", "isolated"),
+        pytest.param("ippo", "gru", "isolated", marks=pytest.mark.wide),
         pytest.param("mappo", "gru", "shared", marks=pytest.mark.wide),
     ],
 )
@@ -111,7 +111,7 @@ REMEMBERING = {"network": "coordinator", "memory_size": 11, "memory_tokens": 2}
         ((0, 1, 0), GRU | {"critic": "attention"}),
         ("shared", GRU | {"critic": "action", "credit": "coma"}),
         pytest.param("shared", {"network": "coordinator", "decoder": True}, marks=pytest.mark.wide),
-        ((0, 1, 0), {"network": "coordinator", "decoder": True}),
+        pytest.param((0, 1, 0), {"network": "coordinator", "decoder": True}, marks=pytest.mark.wide),
         pytest.param("shared", REMEMBERING | {"decoder": True}, marks=pytest.mark.wide),
         ("isolated", REMEMBERING),
     ],

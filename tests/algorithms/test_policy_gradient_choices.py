@@ -39,7 +39,7 @@ def coefficients(learner):
     )
 
 
-@pytest.mark.parametrize("preset", [algorithms.hatrpo, algorithms.teamtr])
+@pytest.mark.parametrize("preset", [pytest.param(algorithms.hatrpo, marks=pytest.mark.wide), algorithms.teamtr])
 def test_gates_keep_every_policy_within_its_radius(preset):
     learner = preset(MatchTarget(team_size=3, max_steps=5), learning_rate=0.3, kl_radius=2e-3, **SIZES)
     for _, state, metrics in run(learner, 4):
@@ -76,6 +76,7 @@ def test_the_penalty_follows_the_divergence():
         np.testing.assert_allclose(new.penalty / old.penalty, expected)
 
 
+@pytest.mark.wide
 def test_the_penalty_follows_what_was_proposed_to_the_gate():
     learner = algorithms.teamtr(MatchTarget(team_size=3, max_steps=5), learning_rate=1.0, kl_radius=1e-4, **SIZES)
     ((old, new, metrics),) = run(learner)
@@ -139,7 +140,9 @@ def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
         np.testing.assert_array_equal(old[1:], new[1:])
 
 
-@pytest.mark.parametrize("resample,rollouts", [("every", 3), (2, 2), ("never", 1), ("importance", 1)])
+@pytest.mark.parametrize(
+    "resample,rollouts", [pytest.param("every", 3, marks=pytest.mark.wide), (2, 2), ("never", 1), ("importance", 1)]
+)
 def test_rollouts_of_a_sequential_update(resample, rollouts):
     learner = algorithms.happo(MatchTarget(team_size=3, max_steps=7), resample=resample, **SIZES)
     ((old, new, metrics),) = run(learner)
@@ -151,6 +154,7 @@ def test_rollouts_of_a_sequential_update(resample, rollouts):
     assert all(map(bool, jax.tree.leaves(changed)))
 
 
+@pytest.mark.wide
 def test_groups_of_unequal_size_take_turns():
     learner = algorithms.happo(MatchTarget(team_size=3, max_steps=5), sharing=(0, 1, 0), **SIZES)
     ((old, new, metrics),) = run(learner)
@@ -163,7 +167,7 @@ def test_groups_of_unequal_size_take_turns():
     ("critic", "sharing"),
     [
         ("action", "shared"),
-        ("attention", "isolated"),
+        pytest.param("attention", "isolated", marks=pytest.mark.wide),
         pytest.param("action", "isolated", marks=pytest.mark.wide),
         pytest.param("attention", "shared", marks=pytest.mark.wide),
     ],

@@ -132,8 +132,13 @@ DYING, SHORT = DyingAgents(team_size=3, max_steps=4, poison=3.0), ConstantReward
     [
         (DYING, "iql", {"sharing": "isolated", "td_lambda": 0.7}),
         pytest.param(DYING, "iql", {"network": "gru", "double_q": False}, marks=pytest.mark.wide),
-        (SHORT, "vdn", {"td_lambda": 0.7}),
-        (DYING, "vdn", {"network": "gru", "td_lambda": 0.7, "last_action": True, "agent_id": True}),
+        pytest.param(SHORT, "vdn", {"td_lambda": 0.7}, marks=pytest.mark.wide),
+        pytest.param(
+            DYING,
+            "vdn",
+            {"network": "gru", "td_lambda": 0.7, "last_action": True, "agent_id": True},
+            marks=pytest.mark.wide,
+        ),
         (DYING, "qmix", {"network": "gru", "sharing": (0, 1, 0), "last_action": True}),
         pytest.param(SHORT, "qmix", {"network": "gru", "td_lambda": 1.0}, marks=pytest.mark.wide),
         pytest.param(
@@ -188,7 +193,7 @@ def test_statistics_count_real_steps_only():
         pytest.param("iql", "gru", "isolated", marks=pytest.mark.wide),
         pytest.param("vdn", "mlp", "shared", marks=pytest.mark.wide),
         ("qmix", "gru", (0, 1, 0)),
-        ("weighted_qmix", "mlp", "shared"),
+        pytest.param("weighted_qmix", "mlp", "shared", marks=pytest.mark.wide),
     ],
 )
 def test_every_axis_is_a_different_prime(algorithm, network, sharing):
@@ -271,7 +276,7 @@ def test_one_agent_and_one_environment(team_size, num_envs):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=[] if name == "qmix" else pytest.mark.wide) for name in ALGORITHMS]
+    "algorithm", [pytest.param(name, marks=[] if name == "vdn" else pytest.mark.wide) for name in ALGORITHMS]
 )
 def test_what_dead_agents_see_reaches_no_loss(algorithm):
     def outcome(poison):
@@ -354,6 +359,7 @@ def test_nothing_is_learned_before_learning_starts():
     assert float(metrics["total_loss"]) > 0
 
 
+@pytest.mark.wide
 def test_seeds_and_hyper_parameters_under_one_vmap():
     learner = algorithms.vdn(MatchTarget(max_steps=5), **SMALL)
     keys = jax.random.split(jax.random.key(0), 3)
@@ -375,7 +381,9 @@ def test_seeds_and_hyper_parameters_under_one_vmap():
     )
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=[] if name == "qmix" else pytest.mark.wide) for name in ALGORITHMS]
+)
 def test_learns_to_match(algorithm):
     env = MatchTarget(team_size=2, max_steps=10)
     learner = ALGORITHMS[algorithm](

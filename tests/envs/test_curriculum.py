@@ -74,7 +74,10 @@ def right_action(state):
     return jnp.broadcast_to(state.env_state.distance % 3, (2,))
 
 
-@pytest.mark.parametrize("env", [promotion(), ChosenLevels(env=jaxmarl_llm.make("foraging"), num_levels=7)])
+@pytest.mark.parametrize(
+    "env",
+    [promotion(), pytest.param(ChosenLevels(env=jaxmarl_llm.make("foraging"), num_levels=7), marks=pytest.mark.wide)],
+)
 def test_conforms(env):
     jaxmarl_llm.check_env(env)
 

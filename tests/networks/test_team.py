@@ -94,7 +94,7 @@ def test_one_agent_shows_the_shapes_of_all(key):
         pytest.param("mappo", "isolated", GRU_ATTENTION, marks=pytest.mark.wide),
         ("coma", (0, 1, 0), {"network": "mlp", "critic": "attention"}),
         pytest.param("happo", (0, 1, 0), GRU_ATTENTION, marks=pytest.mark.wide),
-        ("ippo", "shared", {"decoder": True}),
+        pytest.param("ippo", "shared", {"decoder": True}, marks=pytest.mark.wide),
     ],
 )
 def test_every_axis_is_a_different_prime(algorithm, sharing, settings):
@@ -119,7 +119,11 @@ def test_every_axis_is_a_different_prime(algorithm, sharing, settings):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "settings"), [("ippo", {"decoder": True}), ("coma", {"network": "mlp", "critic": "attention"})]
+    ("algorithm", "settings"),
+    [
+        pytest.param("ippo", {"decoder": True}, marks=pytest.mark.wide),
+        ("coma", {"network": "mlp", "critic": "attention"}),
+    ],
 )
 def test_one_agent(algorithm, settings):
     learner = learner_of(algorithm, MatchTarget(team_size=1, max_steps=5), **settings)
@@ -176,7 +180,7 @@ def test_values_with_attention_follow_their_agents_and_see_the_active_others():
 @pytest.mark.parametrize(
     ("algorithm", "acting", "critic", "least", "most"),
     [
-        ("coma", True, "attention", 0.9, 1.0),
+        pytest.param("coma", True, "attention", 0.9, 1.0, marks=pytest.mark.wide),
         ("ippo", False, "attention", 0.9, 1.0),
         ("ippo", False, "observation", -1.0, 0.2),
     ],

@@ -107,6 +107,8 @@ def test_measures(report):
     warning = summary["warnings"]["update_kl"]
     assert warning["cliffs"] == warning["hits"] == warning["alarms"] == config.num_seeds
     assert warning["precision"] == warning["recall"] == 1 and warning["lead"] > 0
+    silent = summary["warnings"]["clip_fraction"]
+    assert silent["alarms"] == silent["hits"] == 0 and silent["cliffs"] == config.num_seeds
 
 
 def test_verdicts(report):

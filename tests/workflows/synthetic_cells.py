@@ -37,7 +37,8 @@ def synthetic_cell(config, cell, *, fall=0.0, seed=0):
         "role_gradient_share": share * np.ones((*shape, 1)),
         "role_gradient_cosine": cosine,
         "role_slot_cosine": 0.4 * np.ones((*shape, len(roles))),
-        "role_update_kl": 0.01 * noise * (1 + 9 * late * (fall > 0)),
+        "role_update_kl": 0.03 * noise * (1 + 9 * late * (fall > 0)),
+        "role_clip_fraction": 0.1 * noise,
         "role_base_kl": 0.1 * noise,
         "slot_gradient_norm": np.ones((*shape, 4)),
     }

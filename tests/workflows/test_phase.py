@@ -11,10 +11,11 @@ from workflows.tiny_team import tiny_team
 from jaxmarl_llm.cli import main
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report.phase_plots import phase_figure, phase_page, write_phase_report
+from jaxmarl_llm.report.phase_summary import summarize_phase
 from jaxmarl_llm.training.loop import TrainingInterrupted
 from jaxmarl_llm.workflows import RollBack, WorkflowLearner, make_task
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
-from jaxmarl_llm.workflows.ablation.phase import Phase, lanes_of, programs_of, summarize_phase
+from jaxmarl_llm.workflows.ablation.phase import Phase, lanes_of, programs_of
 from jaxmarl_llm.workflows.ablation.phase_run import run_phase
 
 CONFIG = Phase(
@@ -58,10 +59,11 @@ def test_programs_and_lanes():
 
 
 def test_points(tmp_path):
-    summary = run_phase(CONFIG, tmp_path / "out", train=train)
-    assert len(summary["points"]) == 2 * 3 * 2 * 2 and summary == json.loads(
-        (tmp_path / "out/results.json").read_text()
-    )
+    parts = run_phase(CONFIG, tmp_path / "out", train=train)
+    paths = write_phase_report(tmp_path / "out", CONFIG, parts)
+    assert [path.name for path in paths if path.stat().st_size] == ["phase.png", "report.md", "results.json"]
+    summary = summarize_phase(CONFIG, parts)
+    assert len(summary["points"]) == 2 * 3 * 2 * 2 and summary == json.loads(paths[-1].read_text())
     for point in summary["points"]:
         counts = [point[name] for name in ("rises", "stays", "falls")]
         if (point["copies"], point["learning_rate"], point["remedy"]) == (5, 0.5, "none"):
@@ -77,7 +79,6 @@ def test_points(tmp_path):
     assert len(panels) == 6
     signs = [text.get_text() for text in panels[0].texts]
     assert sorted(signs) == ["→→→"] * 3 + ["↓↓↓"]
-    assert all(path.stat().st_size for path in write_phase_report(tmp_path, summary))
 
 
 def test_parts_are_kept(tmp_path):
@@ -97,10 +98,9 @@ def test_parts_are_kept(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             run_phase(config, folder, resume=resume, train=stopped)
-    summary = run_phase(CONFIG, folder, resume=True, train=stopped)
-    assert trained == [1, 5, 5] and summary == summarize_phase(
-        CONFIG, [train(CONFIG, copies, lambda share, accuracy: None) for copies in CONFIG.copies]
-    )
+    parts = run_phase(CONFIG, folder, resume=True, train=stopped)
+    assert trained == [1, 5, 5]
+    assert parts == [train(CONFIG, copies, lambda share, accuracy: None) for copies in CONFIG.copies]
     (folder / "parts/5.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         run_phase(CONFIG, folder, resume=True, train=stopped)
@@ -113,7 +113,10 @@ def test_parts_are_kept(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--remedies non", "did you mean none"),
+        ("--remedies non", "unknown remedy 'non': did you mean none"),
+        ("--learning-rates nan", "--learning-rates must be finite"),
+        ("--seed -1", "--seed must lie between"),
+        ("--seed 4294967295", "--seed must lie between"),
         ("--sharing shred", "did you mean shared"),
         ("--copies 0", "--copies must be at least 1"),
         ("--copies 3 3", "none twice"),

@@ -4,6 +4,7 @@ Axes: W lanes, I updates, K evaluations, R roles.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,13 +83,13 @@ def run_lanes(
     def evaluate(lane, params, number):
         return guard.learner.evaluate(params, evaluation_key(lane["seed"], number), problems, False)["accuracy"]
 
-    def start(lane, base_params):
+    def start(base_params, lane):
         one = of_lane(lane)
         training = one.learner.init(jax.random.key(lane["seed"]), one.learner.team.replicate(base_params))
         accuracy = evaluate(lane, training.params, 0)
         return one.init(training, accuracy), accuracy
 
-    def advance(lane, number, state: RollBackState):
+    def advance(number, lane, state: RollBackState):
         one = of_lane(lane)
 
         def step(state, _):
@@ -104,41 +105,32 @@ def run_lanes(
     mesh = Mesh(np.asarray(devices), (_AXIS,))
     split, whole = PartitionSpec(_AXIS), PartitionSpec()
 
-    def compiled(function, one_for_all: int, *arguments):
-        """A function of one lane as one of all, compiled; an argument that is one for all lanes is not split."""
+    def compiled(function, one_for_all, *of_lanes):
+        """A function of `one_for_all` and of one lane's arguments, compiled for all lanes; the state is donated."""
 
-        def of_all(*arguments):
-            shared = arguments[one_for_all]
-            others = arguments[:one_for_all] + arguments[one_for_all + 1 :]
+        def of_all(one_for_all, *of_lanes):
+            own = len(of_lanes[0]["seed"])
+            return over_seeds(functools.partial(function, one_for_all), own, in_turn=on_cpu)(*of_lanes)
 
-            def of_one(*own):
-                return function(*own[:one_for_all], shared, *own[one_for_all:])
-
-            return over_seeds(of_one, others_length(others), in_turn=on_cpu)(*others)
-
-        def others_length(others):
-            return jax.tree.leaves(others)[0].shape[0]
-
-        specs = tuple(whole if index == one_for_all else split for index in range(len(arguments)))
+        specs = (whole, *[split] * len(of_lanes))
         spread = jax.shard_map(of_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
-        options = _ON_CPU if on_cpu else {}
-        return jax.jit(spread, donate_argnums=(2,) if len(arguments) > 2 else ()).lower(*arguments).compile(options)
-
-    begin = time.perf_counter()
-    lanes = jax.device_put(settings, NamedSharding(mesh, split))
-    base_params = jax.device_put(jax.tree.map(np.asarray, base_params), NamedSharding(mesh, whole))
-    start_all = compiled(start, 1, lanes, base_params)
-    state, accuracy = start_all(lanes, base_params)
+        lowered = jax.jit(spread, donate_argnums=range(2, len(specs))).lower(one_for_all, *of_lanes)
+        return lowered.compile(_ON_CPU if on_cpu else {})
 
     def number_of(evaluation: int) -> jax.Array:
         return jax.device_put(jnp.asarray(evaluation, jnp.uint32), NamedSharding(mesh, whole))
 
-    advance_all = compiled(advance, 1, lanes, number_of(0), state)
+    begin = time.perf_counter()
+    lanes = jax.device_put(settings, NamedSharding(mesh, split))
+    base_params = jax.device_put(jax.tree.map(np.asarray, base_params), NamedSharding(mesh, whole))
+    start_all = compiled(start, base_params, lanes)
+    state, accuracy = start_all(base_params, lanes)
+    advance_all = compiled(advance, number_of(0), lanes, state)
     compile_seconds, begin = time.perf_counter() - begin, time.perf_counter()
     accuracies, curves = [np.asarray(accuracy)], []
     on_evaluation(0, float(accuracies[0].mean()))
     for evaluation in range(1, num_evaluations + 1):
-        state, accuracy, metrics = advance_all(lanes, number_of(evaluation), state)
+        state, accuracy, metrics = advance_all(number_of(evaluation), lanes, state)
         accuracies.append(np.asarray(accuracy))
         curves.append(jax.tree.map(lambda leaf: np.moveaxis(np.asarray(leaf, np.float32), 0, 1), metrics))
         on_evaluation(evaluation, float(accuracies[-1].mean()))

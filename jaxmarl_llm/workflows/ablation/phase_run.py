@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.files import is_unused, lock_folder, unlock_folder, write_whole
-from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase, summarize_phase, train_copies
+from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
+from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase
 
 _HEADER = "phase.json"
 _KIND = "phase diagram"
@@ -43,12 +43,8 @@ def check_phase_folder(folder: Path, config: Phase, resume: bool) -> None:
     Raises:
       UserError: says what the folder holds.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a folder with --out")
-    if is_unused(folder, _HEADER):
+    if not holds_earlier(folder, _HEADER, "a phase diagram's"):
         return
-    if not (folder / _HEADER).is_file():
-        raise UserError(f"folder {folder} holds other files than a phase diagram's: choose another --out")
     if read_phase(folder) != config:
         raise UserError(f"folder {folder} holds another phase diagram: choose another --out")
     if not resume:
@@ -61,19 +57,19 @@ def run_phase(
     *,
     resume: bool = False,
     on_progress: Callable[[int, float, float], None] = lambda copies, share, accuracy: None,
-    train: Callable[..., dict[str, Any]] = train_copies,
-) -> dict[str, Any]:
-    """Trains what is missing of a diagram, and writes `results.json`.
+    train: Callable[..., dict[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Trains what is missing of a diagram.
 
     Args:
       config: the diagram.
-      folder: for `parts/<N>.json`, each written when it is done, and `results.json`.
+      folder: for `parts/<N>.json`, each written when it is done.
       resume: whether the folder may hold a part of this diagram.
       on_progress: called with N, the share of its part that is done, and the mean accuracy of the lanes in training.
-      train: trains one part, see `train_copies`.
+      train: trains one part; `train_copies` by default.
 
     Returns:
-      See `summarize_phase`.
+      Of `train_copies`, for each number of copies.
 
     Raises:
       UserError: bad input, or a folder that holds something else; nothing was written.
@@ -83,6 +79,8 @@ def run_phase(
     from jaxmarl_llm.training.loop import TrainingInterrupted
     from jaxmarl_llm.training.runs import versions
 
+    if train is None:
+        from jaxmarl_llm.workflows.ablation.phase_training import train_copies as train
     check_phase(config)
     check_phase_folder(folder, config, resume)
     parts: list[dict[str, Any]] = []
@@ -110,9 +108,7 @@ def run_phase(
 
             parts.append(train(config, copies, on_evaluation))
             write_whole(path, json.dumps(parts[-1]) + "\n")
-        summary = summarize_phase(config, parts)
-        write_whole(folder / "results.json", json.dumps(summary, indent=1) + "\n")
-    return summary
+    return parts
 
 
 def _read_part(path: Path) -> dict[str, Any]:

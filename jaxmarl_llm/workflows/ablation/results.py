@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.files import is_unused, write_whole
+from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, differences, from_json, to_json
 
 HEADER_FILE = "ablation.json"
@@ -124,12 +124,8 @@ def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
     Raises:
       UserError: says what the folder holds, and what to do.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: choose a folder with --out")
-    if is_unused(folder, HEADER_FILE):
+    if not holds_earlier(folder, HEADER_FILE, "an ablation's"):
         return
-    if not (folder / HEADER_FILE).is_file():
-        raise UserError(f"folder {folder} holds other files than an ablation's: choose another --out")
     changed = differences(read_header(folder)[0], config)
     if changed:
         raise UserError(f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out")
