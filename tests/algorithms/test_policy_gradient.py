@@ -74,7 +74,10 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
             assert np.abs(leaf[policy]).max() > 0, f"{jax.tree_util.keystr(path)}[{policy}] never moves"
 
 
-@pytest.mark.parametrize("algorithm, team_size, num_envs", [("ippo", 1, 1), ("mappo", 1, 3), ("mappo", 2, 1)])
+@pytest.mark.parametrize(
+    "algorithm, team_size, num_envs",
+    [("ippo", 1, 1), pytest.param("mappo", 1, 3, marks=pytest.mark.wide), ("mappo", 2, 1)],
+)
 def test_one_agent_and_one_environment(algorithm, team_size, num_envs):
     env = MatchTarget(team_size=team_size, max_steps=5)
     learner = ALGORITHMS[algorithm](env, num_envs=num_envs, rollout_length=12, num_minibatches=2)
@@ -113,7 +116,7 @@ REMEMBERING = {"network": "coordinator", "memory_size": 11, "memory_tokens": 2}
         pytest.param("shared", {"network": "coordinator", "decoder": True}, marks=pytest.mark.wide),
         pytest.param((0, 1, 0), {"network": "coordinator", "decoder": True}, marks=pytest.mark.wide),
         pytest.param("shared", REMEMBERING | {"decoder": True}, marks=pytest.mark.wide),
-        ("isolated", REMEMBERING),
+        pytest.param("isolated", REMEMBERING, marks=pytest.mark.wide),
     ],
 )
 def test_replay_gives_ratio_one(sharing, settings):

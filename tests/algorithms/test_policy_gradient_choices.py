@@ -141,7 +141,13 @@ def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
 
 
 @pytest.mark.parametrize(
-    "resample,rollouts", [pytest.param("every", 3, marks=pytest.mark.wide), (2, 2), ("never", 1), ("importance", 1)]
+    "resample,rollouts",
+    [
+        pytest.param("every", 3, marks=pytest.mark.wide),
+        pytest.param(2, 2, marks=pytest.mark.wide),
+        pytest.param("never", 1, marks=pytest.mark.wide),
+        ("importance", 1),
+    ],
 )
 def test_rollouts_of_a_sequential_update(resample, rollouts):
     learner = algorithms.happo(MatchTarget(team_size=3, max_steps=7), resample=resample, **SIZES)
@@ -232,7 +238,7 @@ def test_difference_rewards_in_a_one_shot_game():
     np.testing.assert_allclose(batch.samples.advantage + trajectory.value, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sharing", ["shared", "isolated"])
+@pytest.mark.parametrize("sharing", ["shared", pytest.param("isolated", marks=pytest.mark.wide)])
 def test_agents_gradients_add_up(sharing):
     learner = algorithms.ippo(MatchTarget(team_size=3, max_steps=5), sharing=sharing, role_gradient_rows=28, **SIZES)
     state = jax.jit(learner.init)(jax.random.key(0))

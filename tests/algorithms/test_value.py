@@ -230,7 +230,7 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
     jax.tree.map(np.testing.assert_array_equal, state.params, state.target_params)
 
 
-@pytest.mark.parametrize("sharing", ["shared", "isolated"])
+@pytest.mark.parametrize("sharing", ["shared", pytest.param("isolated", marks=pytest.mark.wide)])
 @pytest.mark.parametrize("algorithm", ["iql", "qmix"])
 def test_agents_gradients_add_up(algorithm, sharing):
     env = MatchTarget(team_size=2, max_steps=5)
@@ -268,7 +268,10 @@ def test_what_outlasts_an_episode_goes_on():
     assert float(metrics["episode_return"]) == 10.0
 
 
-@pytest.mark.parametrize(("team_size", "num_envs"), [(1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize(
+    ("team_size", "num_envs"),
+    [(1, 1), pytest.param(2, 1, marks=pytest.mark.wide), pytest.param(1, 3, marks=pytest.mark.wide)],
+)
 def test_one_agent_and_one_environment(team_size, num_envs):
     env = MatchTarget(team_size=team_size, max_steps=5)
     _, metrics = train(algorithms.qmix(env, **SMALL | {"num_envs": num_envs, "rollout_length": 1}), 3)

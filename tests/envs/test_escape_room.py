@@ -252,7 +252,17 @@ def test_starts():
     [
         {"rows": 5, "columns": 7, "max_steps": 13},
         {"rows": 5, "columns": 7, "layout": "#e#\nsss\nrsb\nk#m", "sight": 2, "max_steps": 40},
-        {"num_agents": 3, "rows": 5, "columns": 11, "grid_observation": True, "shared_reward": True, "max_steps": 11},
+        pytest.param(
+            {
+                "num_agents": 3,
+                "rows": 5,
+                "columns": 11,
+                "grid_observation": True,
+                "shared_reward": True,
+                "max_steps": 11,
+            },
+            marks=pytest.mark.wide,
+        ),
     ],
 )
 def test_contract(settings):

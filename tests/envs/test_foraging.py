@@ -169,15 +169,18 @@ def test_crowded_field_leaves_food_out_rather_than_breaking_the_spacing():
     [
         {"num_agents": 1, "num_foods": 1, "rows": 3, "columns": 5, "max_steps": 7, "cooperative": True},
         {"num_agents": 3, "num_foods": 2, "rows": 7, "columns": 5, "sight": 2, "penalty": 0.1, "max_steps": 11},
-        {
-            "num_agents": 2,
-            "num_foods": 3,
-            "rows": 7,
-            "columns": 11,
-            "sight": 1,
-            "grid_observation": True,
-            "max_steps": 13,
-        },
+        pytest.param(
+            {
+                "num_agents": 2,
+                "num_foods": 3,
+                "rows": 7,
+                "columns": 11,
+                "sight": 1,
+                "grid_observation": True,
+                "max_steps": 13,
+            },
+            marks=pytest.mark.wide,
+        ),
     ],
 )
 def test_contract(settings):

@@ -185,7 +185,7 @@ def test_starts():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"num_agents": 1, "layout": SMALL, "max_steps": 7},
+        pytest.param({"num_agents": 1, "layout": SMALL, "max_steps": 7}, marks=pytest.mark.wide),
         {
             "num_agents": 3,
             "shelf_columns": 3,

@@ -27,6 +27,7 @@ def test_presets_have_the_size_of_their_name(preset, millions):
     [
         {},
         {"qk_norm": True, "attention_bias": True, "tied_embeddings": False, "value_head": True},
+        {"lora_rank": 3, "num_kv_heads": 1},
         {"hidden_size": 22, "num_heads": 6, "num_kv_heads": 3, "head_dim": 10, "intermediate_size": 7},
     ],
 )
@@ -56,6 +57,9 @@ def test_number_of_parameters(changes, key):
         ("tiny", {"head_dim": None}, "head_dim must be a whole number, got None"),
         ("tiny", {"rope_base": float("inf")}, "rope_base must be above 0, and finite, got inf"),
         ("tiny", {"norm_epsilon": "1e-5"}, "norm_epsilon must be a number, got '1e-5'"),
+        ("tiny", {"lora_rank": -1}, "lora_rank must be at least 0, got -1"),
+        ("tiny", {"lora_rank": 2.0}, "lora_rank must be a whole number, got 2.0"),
+        ("tiny", {"lora_alpha": 0}, "lora_alpha must be above 0"),
         ("tiny", {"value_head": 1}, "value_head must be True or False, got 1"),
         (None, {}, "the decoder size must be text, got None"),
     ],

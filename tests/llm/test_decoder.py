@@ -132,6 +132,32 @@ def test_cached_equals_uncached(key):
     assert cache.length == L + M
 
 
+def test_adapters_are_added_to_the_kernels(key):
+    config = dataclasses.replace(FULL, lora_rank=3, lora_alpha=5.0)
+    params = parameters(config)
+    tokens, position, valid = sequences(key)
+
+    def dense_ones(params, scale):
+        if "lora_a" not in params:
+            return {name: dense_ones(part, scale) if isinstance(part, dict) else part for name, part in params.items()}
+        own = scale * params["lora_a"] @ params["lora_b"]
+        return {name: part for name, part in params.items() if "lora" not in name} | {"kernel": params["kernel"] + own}
+
+    logits, *_ = run(config, params, tokens, position, valid)
+    kernels, without = dense_ones(params, 5 / 3), dense_ones(params, 0.0)
+    expected, *_ = run(FULL, kernels, tokens, position, valid)
+    np.testing.assert_allclose(logits[valid], expected[valid], atol=1e-4, rtol=1e-4)
+    last, cache = slice(L + M - 1, L + M), init_cache(config, B, L + M)
+    before = slice(0, L + M - 1)
+    *_, cache = run(config, params, tokens[:, before], position[:, before], valid[:, before], cache)
+    cached, *_ = run(config, params, tokens[:, last], position[:, last], valid[:, last], cache)
+    np.testing.assert_allclose(cached, expected[:, last], atol=1e-4, rtol=1e-4)
+    zero = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (path[-1].key != "lora_b"), params)
+    base, *_ = run(FULL, without, tokens, position, valid)
+    np.testing.assert_array_equal(run(config, zero, tokens, position, valid)[0][valid], base[valid])
+    assert jnp.abs(base - expected)[valid].max() > 0.1
+
+
 def test_a_full_cache_is_refused_or_poisons(key):
     params = parameters(FULL)
     tokens = jnp.array([[3, 5], [2, 7]])

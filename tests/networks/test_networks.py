@@ -63,7 +63,7 @@ def test_recurrent_core_forgets_at_a_reset(key):
     [
         ("mlp", "observation"),
         ("gru", "global_state"),
-        ("cnn", "attention"),
+        pytest.param("cnn", "attention", marks=pytest.mark.wide),
         *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("mlp", "global_state"), ("mlp", "attention"))),
         *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("gru", "observation"), ("gru", "attention"))),
         *(pytest.param(*pair, marks=pytest.mark.wide) for pair in (("cnn", "observation"), ("cnn", "global_state"))),

@@ -220,7 +220,7 @@ def test_a_decoder_breaks_the_symmetry_of_equal_agents(decoder, least, most):
     assert [len(set(action)) for action in act(state.params).tolist()] == [3 if decoder else 1] * 5
 
 
-@pytest.mark.parametrize("sharing", ["shared", (0, 1, 0)])
+@pytest.mark.parametrize("sharing", [pytest.param("shared", marks=pytest.mark.wide), (0, 1, 0)])
 def test_a_decoder_acts_in_order(sharing):
     """Each agent's action is the choice from the logits that its policy has for the actions before it."""
     learner = learner_of("ippo", MatchTarget(team_size=3, choices=5), sharing=sharing, decoder=True, agent_id=True)

@@ -14,6 +14,7 @@ from jaxmarl_llm.report.ablation import write_report
 from jaxmarl_llm.report.ablation_board import write_board
 from jaxmarl_llm.report.ablation_summary import describe, summarize
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells
+from jaxmarl_llm.workflows.ablation.matrix import WAYS
 
 VERSIONS = {"jaxmarl_llm": "0.1.0", "jax": "0.10.2"}
 
@@ -151,6 +152,14 @@ def test_control_alone(tmp_path):
     results = [synthetic_cell(config, cell) for cell in ablation_cells(config)]
     write_report(tmp_path, config, results, VERSIONS)
     assert "Gradient mass" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_third_way_of_sharing(tmp_path):
+    config = changed(SMALL, workflows=("voting", "single"), sharing=WAYS, iterations=3, num_seeds=1)
+    summary = write_report(tmp_path, config, synthetic_results(config), VERSIONS)
+    kinds = [pair["kind"] for pair in summary["comparisons"]]
+    assert kinds == ["isolated - shared", "adapters - shared", "adapters - isolated", *["team - single"] * 3]
+    assert "LoRA less IP" in visible_text((tmp_path / "report.html").read_text())
 
 
 def test_board(tmp_path, monkeypatch):

@@ -6,17 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from workflows.tiny_team import tiny_team
+from workflows.tiny_team import flat_policies, learner_of, rows_of, tiny_team, without_role
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.mesh import ENV_AXIS
 from jaxmarl_llm.workflows import Problem, Task
-from jaxmarl_llm.workflows.assessment import assess
 from jaxmarl_llm.workflows.gradients import combine_roles
-from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.ragged import same_tokens
 from jaxmarl_llm.workflows.update import role_gradients, role_sums, run_steps
 
@@ -51,23 +48,6 @@ class Opposite(Task):
         return problem.target[None], jnp.asarray(1)
 
 
-def learner_of(bound, team, **settings):
-    return WorkflowLearner(bound=bound, team=team, **{"num_problems": 4, "group_size": 3, **settings})
-
-
-def rows_of(learner, key):
-    """Parameters, and rows of one rollout whose advantages are random."""
-    state = learner.init(key)
-    problems = jax.vmap(learner.bound.task.sample)(jax.random.split(key, learner.num_problems))
-    episodes = learner.play(state.params, key, problems, learner.group_size)
-    rows, _ = assess(learner, state, episodes)
-    keys = jax.random.split(key, len(rows))
-    return state.params, tuple(
-        dataclasses.replace(part, advantage=jax.random.normal(key, part.advantage.shape))
-        for part, key in zip(rows, keys, strict=True)
-    )
-
-
 def test_routing(key):
     bound, shared = tiny_team("voting", "shared", n=2)
     isolated = dataclasses.replace(shared, policy_of_role=(0, 1))
@@ -89,18 +69,15 @@ def test_routing(key):
     @jax.jit
     def gradients(key):
         learner = learner_of(bound, shared, kl_coefficient=0.1, entropy_coefficient=0.01)
-        params, rows = rows_of(learner, key)
+        state, rows = rows_of(learner, key)
         found = []
         for team in (shared, isolated):
             learner = learner.replace(team=team)
-            own = team.replicate(jax.tree.map(lambda leaf: leaf[0], params))
+            own = team.replicate(jax.tree.map(lambda leaf: leaf[0], state.params))
             joint = jax.grad(lambda own, learner=learner: total_loss(learner, own, rows))(own)
             combined, sums = of_policies(learner, own, rows)
-            found.append((jax.vmap(lambda tree: ravel_pytree(tree)[0])(joint), combined))
-        # Nobody asks the aggregator.
-        samples = rows[1].samples
-        samples = dataclasses.replace(samples, asked=samples.asked & False, mask=samples.mask & False)
-        absent, _ = of_policies(learner, own, (rows[0], dataclasses.replace(rows[1], samples=samples)))
+            found.append((flat_policies(joint), combined))
+        absent, _ = of_policies(learner, own, without_role(learner, rows, "aggregator"))
         return found, absent, sums
 
     found, absent, sums = jax.tree.map(np.asarray, gradients(key))
@@ -120,16 +97,16 @@ def test_tied_policies_are_shared_ones(key):
     @jax.jit
     def run(key):
         learner = learner_of(bound, shared, role_weighting="equal_mass", num_epochs=2)
-        params, rows = rows_of(learner, key)
-        one = jax.tree.map(lambda leaf: leaf[0], params)
+        state, rows = rows_of(learner, key)
+        one = jax.tree.map(lambda leaf: leaf[0], state.params)
 
         def steps(team, tied):
             now = dataclasses.replace(learner, team=team, tied=tied)
             own = team.replicate(one)
-            moments = jax.vmap(now.make_optimizer().init)(jax.vmap(lambda tree: ravel_pytree(tree)[0])(own))
+            moments = jax.vmap(now.make_optimizer().init)(flat_policies(own))
             rate, strength = jnp.asarray(1e-2), jnp.zeros(())
             after, *_ = run_steps(now, own, moments, jnp.zeros((2, 0)), rows, key, rate, jnp.zeros(2), strength)
-            return jax.vmap(lambda tree: ravel_pytree(tree)[0])(after)
+            return flat_policies(after)
 
         both = jax.vmap(lambda tied: steps(isolated, tied))(jnp.asarray([[0, 0], [0, 1]]))
         return steps(shared, None), both
@@ -201,6 +178,8 @@ def test_tiny_models_learn(key, credit):
         ({"num_minibatches": 5}, "num_minibatches 5 must divide the 12 episodes"),
         ({"group_size": 1}, "set group_size to at least 2, or credit='value'"),
         ({"credit": "leave_one_out", "grouping": "episode"}, "another grouping than 'episode'"),
+        ({"body": "join"}, "unknown body 'join': did you mean joint"),
+        ({"body": "frozen"}, "body='frozen' needs a decoder with adapters: set its lora_rank to at least 1"),
         ({"credit": "value"}, "needs a decoder with value_head=True"),
         ({"kl_coefficient": jnp.zeros(3)}, "one number or one for each role"),
         ({"temperature": 0.0}, "temperature must be above 0"),

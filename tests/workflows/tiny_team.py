@@ -1,7 +1,16 @@
-"""A decoder of a few hundred parameters for tests."""
+"""A decoder of a few hundred parameters for tests, and a rollout of its team to learn from."""
 
+import dataclasses
+
+import jax
+
+from jaxmarl_llm.algorithms.policy_gradient.update import flatten as flat_policies
 from jaxmarl_llm.llm import Decoder, DecoderConfig
 from jaxmarl_llm.workflows import bind, make_task, make_team, make_workflow
+from jaxmarl_llm.workflows.assessment import assess
+from jaxmarl_llm.workflows.learner import WorkflowLearner
+
+__all__ = ["flat_policies", "learner_of", "rows_of", "tiny_decoder", "tiny_team", "without_role"]
 
 
 def tiny_decoder(bound, **changes):
@@ -16,3 +25,33 @@ def tiny_team(workflow="voting", sharing="shared", task=None, decoder=None, **se
     workflow = make_workflow(workflow, **settings) if isinstance(workflow, str) else workflow
     bound = bind(workflow, task or make_task("arithmetic"))
     return bound, make_team(workflow, tiny_decoder(bound, **(decoder or {})), sharing)
+
+
+def learner_of(bound, team, **settings):
+    return WorkflowLearner(bound=bound, team=team, **{"num_problems": 4, "group_size": 3, **settings})
+
+
+def rows_of(learner, key):
+    """A first state, and rows of one rollout whose advantages are random."""
+    state = learner.init(key)
+    problems = jax.vmap(learner.bound.task.sample)(jax.random.split(key, learner.num_problems))
+    episodes = learner.play(state.params, key, problems, learner.group_size)
+    rows, _ = assess(learner, state, episodes)
+    keys = jax.random.split(key, len(rows))
+    return state, tuple(
+        dataclasses.replace(part, advantage=jax.random.normal(key, part.advantage.shape))
+        for part, key in zip(rows, keys, strict=True)
+    )
+
+
+def without_role(learner, rows, role):
+    """The rows where nobody asks a role."""
+
+    def silent(samples):
+        return dataclasses.replace(samples, asked=samples.asked & False, mask=samples.mask & False)
+
+    calls = learner.bound.workflow.calls
+    return tuple(
+        dataclasses.replace(part, samples=silent(part.samples)) if call.role == role else part
+        for call, part in zip(calls, rows, strict=True)
+    )

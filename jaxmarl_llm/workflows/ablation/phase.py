@@ -30,15 +30,15 @@ class Phase:
     """Everything that decides a phase diagram."""
 
     # The grid.
-    copies: tuple[int, ...] = (1, 2, 3, 6)
+    copies: tuple[int, ...] = (1, 3, 6)
     """N: generators that answer in parallel. Each is one part of the diagram, which is saved when it is done."""
-    learning_rates: tuple[float, ...] = (5e-4, 2e-3, 8e-3)
+    learning_rates: tuple[float, ...] = (5e-4, 2e-3, 4e-3)
     """Step sizes of Adam."""
     sharing: tuple[str, ...] = SHARING
     """shared (SP, one policy for both roles), isolated (IP, one policy a role)."""
     remedies: tuple[str, ...] = tuple(REMEDIES)
     """none, one_step (for the mean of all copies), equal_mass, kl_anchor, coherence, clip_roles, roll_back."""
-    num_seeds: int = 2
+    num_seeds: int = 3
     """Seeds of each point."""
     seed: int = 0
     """The first seed."""
