@@ -33,7 +33,8 @@ RUNS = {
     "n6_one": f"{VOTING} --copies 6",
     "n6_each": f"{VOTING} --copies 6 --learner-args normalize_by_copies=false",
     "equal_mass": (
-        "quick --sharing shared --workflows voting eval_opt orch_workers --num-seeds 5 --learner-args role_weighting=equal_mass"
+        "quick --sharing shared --workflows voting eval_opt orch_workers --num-seeds 5 "
+        "--learner-args role_weighting=equal_mass"
     ),
     "phase": "phase",
 }
