@@ -12,6 +12,7 @@ from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredIn
 
 NETWORKS = ("mlp", "cnn", "gru", "coordinator")
 CRITICS = ("observation", "global_state", "attention")
+_GRU_SIZE = 64
 
 
 def build_actor_critic(
@@ -22,7 +23,7 @@ def build_actor_critic(
     network: str = "mlp",
     hidden_sizes: tuple[int, ...] = (64, 64),
     activation: str = "tanh",
-    gru_size: int = 64,
+    gru_size: int = _GRU_SIZE,
     critic: str = "observation",
     action_critic: bool = False,
     agent_id: bool = False,
@@ -44,7 +45,7 @@ def build_actor_critic(
       hidden_sizes: widths of the hidden layers, at least one; of a coordinator, the width of a token, as often as
         there are attention layers.
       activation: `"tanh"` or `"relu"`; a coordinator and a critic with attention have `"relu"` always.
-      gru_size: H of the recurrent unit.
+      gru_size: H of the recurrent unit of `"gru"`.
       critic: `"observation"`, `"global_state"` or `"attention"` (an `AttentionCritic` as wide as the first hidden
         layer), see `ActorCritic`. A coordinator's values come from what the whole team observes: it ignores
         `"global_state"`.
@@ -56,7 +57,7 @@ def build_actor_critic(
 
     Raises:
       UserError: unknown network, critic or activation, no hidden layer, layers of several widths or another critic in a
-        coordinator, settings of a coordinator in another network, or a CNN for an observation that is no image.
+        coordinator, settings of one network in another, or a CNN for an observation that is no image.
     """
     if critic not in CRITICS:
         raise unknown_name("critic", critic, CRITICS)
@@ -69,7 +70,9 @@ def build_actor_critic(
             raise UserError(f"{name} is a setting of network 'coordinator', the network is '{network}'")
         if value < 0:
             raise UserError(f"{name} must be at least 0, got {value}")
-    if network == "gru" and gru_size < 1:
+    if network != "gru" and gru_size != _GRU_SIZE:
+        raise UserError(f"gru_size is a setting of network 'gru', the network is '{network}': leave it out")
+    if gru_size < 1:
         raise UserError(f"gru_size must be at least 1, got {gru_size}")
     if not hidden_sizes or min(hidden_sizes) < 1:
         raise UserError(f"hidden_sizes needs at least one width of 1 or more, got {tuple(hidden_sizes)}")

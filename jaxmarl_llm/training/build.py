@@ -141,8 +141,6 @@ def _own_settings(config: TrainConfig, parameters: Iterable[str]) -> dict[str, A
       UserError: a field that it does not take was changed.
     """
     settings = learner_settings(config)
-    if config.network != "gru" and config.gru_size != FIELDS["gru_size"].default:
-        raise UserError(f"gru_size is a setting of network 'gru', the network is '{config.network}': leave it out")
     for name, value in learner_settings(TrainConfig()).items():
         if name not in parameters and settings.pop(name) != value:
             raise UserError(f"{name} is no setting of {config.algorithm}: leave it out")
@@ -171,7 +169,7 @@ def algorithm_settings(config: TrainConfig) -> tuple[dict[str, Any], tuple[Any, 
             continue
         value = getattr(learner, name, getattr(module, name, parameter.default))
         values[name] = config.algorithm_args.get(name, value)
-    if values.get("critic") and config.algorithm == "coma" and "critic" not in config.algorithm_args:
+    if getattr(module, "action_critic", False) and values["critic"] != "attention":
         values["critic"] = "action"
     sources = (*type(learner).__mro__, family, coordinator.Coordinator, q_network.QNetwork, build.build_actor_critic)
     return values, sources

@@ -56,7 +56,7 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
         num_epochs=1,
         network=network,
         hidden_sizes=(13, 17),
-        gru_size=19,
+        **({"gru_size": 19} if network == "gru" else {}),
         sharing=sharing,
         agent_id=True,
     )

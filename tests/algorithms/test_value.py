@@ -151,7 +151,11 @@ DYING, SHORT = DyingAgents(team_size=3, max_steps=4, poison=3.0), ConstantReward
     ],
 )
 def test_targets_equal_a_numpy_loop(env, algorithm, settings):
-    sizes = SMALL | {"num_envs": 3, "rollout_length": 13, "gru_size": 5, "discount": 0.9}
+    sizes = (
+        SMALL
+        | {"num_envs": 3, "rollout_length": 13, "discount": 0.9}
+        | ({"gru_size": 5} if "gru" in settings.values() else {})
+    )
     learner = ALGORITHMS[algorithm](env, **sizes | settings)
     state = init(learner)
     # The second rollout starts inside an episode, from a memory that is not zero.
@@ -206,7 +210,7 @@ def test_every_axis_is_a_different_prime(algorithm, network, sharing):
         replay_size=200,
         network=network,
         hidden_sizes=(13, 17),
-        gru_size=19,
+        **({"gru_size": 19} if network == "gru" else {}),
         sharing=sharing,
         agent_id=True,
         last_action=True,
@@ -415,7 +419,7 @@ def test_only_a_memory_solves_the_cue():
                 "num_envs": 16,
                 "rollout_length": 10,
                 "network": network,
-                "gru_size": 16,
+                **({"gru_size": 16} if network == "gru" else {}),
                 "learning_rate": 5e-3,
                 "gradient_steps": 4,
                 "epsilon_steps": 1e4,

@@ -72,7 +72,14 @@ def test_recurrent_core_forgets_at_a_reset(key):
 def test_isolated_with_equal_parameters_equals_shared(key, network, critic):
     space = Box(0, 1, (3, 5, 2)) if network == "cnn" else Box(0, 1, (11,))
     module = build_actor_critic(
-        space, 7, 3, network=network, hidden_sizes=(5, 13), gru_size=17, critic=critic, agent_id=True
+        space,
+        7,
+        3,
+        network=network,
+        hidden_sizes=(5, 13),
+        critic=critic,
+        agent_id=True,
+        **({"gru_size": 17} if network == "gru" else {}),
     )
     shared, isolated = TeamNetwork(module, (0, 0, 0)), TeamNetwork(module, (0, 1, 2))
     observation, state = jax.random.uniform(key, (2, 19, 3, *space.shape)), jax.random.uniform(key, (2, 19, 23))
