@@ -297,7 +297,7 @@ def test_example_of_another_team_size(capsys):
         ("ippo", {"memory_tokens": 1, "num_minibatches": 7}, "does not divide num_envs = 11"),
         ("ippo", {"network": "cordinator"}, "did you mean coordinator"),
         ("ippo", {"network": "mlp", "decoder": True}, "decoder is a setting of network 'coordinator'"),
-        ("ippo", {"gru_size": 65}, "gru_size is a setting of network 'gru', the network is 'mlp': leave it out"),
+        ("ippo", {"network": "mlp", "gru_size": 65}, "the network is 'mlp': leave it out"),
         ("vdn", {"network": "coordinator", "gru_size": 65}, "gru_size is a setting of network 'gru'"),
         ("ippo", {"decoder": True, "credit": "difference"}, "choose credit=gae or leave_one_out"),
         ("coma", {"decoder": True}, "no critic of actions"),
