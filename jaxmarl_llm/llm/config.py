@@ -36,6 +36,8 @@ class DecoderConfig:
       attention_bias: biases of the query, key and value projections (Qwen2).
       tied_embeddings: the output layer is the embedding table.
       value_head: a value for each token beside the logits.
+      lora_rank: of the low-rank adapters of a layer's projections (LoRA, Hu et al. 2021); 0 for none.
+      lora_alpha: what an adapter adds is multiplied by `lora_alpha / lora_rank`.
       max_length: most tokens of a sequence, prompt and completion.
       dtype: of the computation, `"float32"` or `"bfloat16"`; norms, softmax, logits and values are float32 always.
       param_dtype: of the parameters, likewise. `jnp.float32` and the like become their names.
@@ -58,6 +60,8 @@ class DecoderConfig:
     attention_bias: bool = False
     tied_embeddings: bool = True
     value_head: bool = False
+    lora_rank: int = 0
+    lora_alpha: float = 8.0
     dtype: str = "float32"
     param_dtype: str = "float32"
 
@@ -65,7 +69,7 @@ class DecoderConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is int:
-                check_whole(field.name, value, at_least=0 if field.name == "head_dim" else 1)
+                check_whole(field.name, value, at_least=0 if field.name in ("head_dim", "lora_rank") else 1)
             elif field.type is bool:
                 check_kind(field.name, value, bool)
             elif field.type is float:
@@ -86,12 +90,14 @@ class DecoderConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters of the whole decoder, value head included."""
+        """Number of parameters of the whole decoder, value head and adapters included."""
         width = self.hidden_size
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         attention = 2 * width * queries + 2 * width * keys
         attention += self.attention_bias * (queries + 2 * keys) + self.qk_norm * 2 * self.head_dim
         layer = attention + 3 * width * self.intermediate_size + 2 * width
+        inputs_and_outputs = 7 * width + 2 * queries + 2 * keys + 3 * self.intermediate_size
+        layer += self.lora_rank * inputs_and_outputs
         tables = (1 if self.tied_embeddings else 2) * self.vocab_size * width
         return self.num_layers * layer + tables + width + self.value_head * (width + 1)
 

@@ -1,5 +1,6 @@
 """The decoder-only transformer, the same one for training, for prompts and for one token after the other."""
 
+import functools
 import math
 
 import jax
@@ -190,9 +191,10 @@ class DecoderLayer(nn.Module):
         """
         config = self.config
         out_scale = 1.0 / math.sqrt(2 * config.num_layers)
+        linear = functools.partial(_linear, config, rank=config.lora_rank)
 
         def heads(y, count, name):
-            y = _linear(config, count * config.head_dim, use_bias=config.attention_bias, name=f"{name}_projection")(y)
+            y = linear(count * config.head_dim, use_bias=config.attention_bias, name=f"{name}_projection")(y)
             y = y.reshape(*y.shape[:-1], count, config.head_dim)
             if config.qk_norm and name != "value":
                 y = _norm(config, name=f"{name}_norm")(y)
@@ -209,11 +211,11 @@ class DecoderLayer(nn.Module):
                 for old, new in zip(before, (keys, values), strict=True)
             )
         y = grouped_attention(query, keys, values, mask)
-        x = x + _linear(config, config.hidden_size, scale=out_scale, name="attention_output")(y.astype(x.dtype))
+        x = x + linear(config.hidden_size, scale=out_scale, name="attention_output")(y.astype(x.dtype))
         y = _norm(config, name="gated_norm")(x)
-        gate = _linear(config, config.intermediate_size, name="gate")(y)
-        up = _linear(config, config.intermediate_size, name="up")(y)
-        down = _linear(config, config.hidden_size, scale=out_scale, name="down")
+        gate = linear(config.intermediate_size, name="gate")(y)
+        up = linear(config.intermediate_size, name="up")(y)
+        down = linear(config.hidden_size, scale=out_scale, name="down")
         return x + down(nn.silu(gate) * up), (keys, values)
 
 
@@ -221,9 +223,11 @@ def _scaled(gain):
     return nn.initializers.variance_scaling(gain**2, "fan_in", "normal")
 
 
-def _linear(config, features, *, scale=1.0, use_bias=False, **settings):
-    dtypes = {"dtype": config.dtype, "param_dtype": config.param_dtype}
-    return dense(features, _scaled(scale), use_bias=use_bias, **dtypes, **settings)
+def _linear(config, features, *, scale=1.0, use_bias=False, rank=0, **settings):
+    settings |= {"dtype": config.dtype, "param_dtype": config.param_dtype}
+    if rank:
+        settings |= {"rank": rank, "scale": config.lora_alpha / rank}
+    return dense(features, _scaled(scale), use_bias=use_bias, **settings)
 
 
 def _norm(config, **settings):

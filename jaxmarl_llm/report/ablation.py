@@ -31,8 +31,8 @@ img { max-width: 100%; height: auto; display: block; margin: .4rem 0; }
 _READING = """
 <p class="note">base: the policy before training. peak: the best mean over a window of evaluations. final: the mean of
 the last window. drop: peak less final. gain: final less base. cliff: seeds whose drop is more than noise explains and
-more than the least drop of the configuration. SP: one policy for all roles; IP: one policy a role. In brackets:
-bootstrap intervals over seeds.</p>
+more than the least drop of the configuration. SP: one policy for all roles; IP: one policy a role; LoRA: one body
+for all roles, and a low-rank adapter a role. In brackets: bootstrap intervals over seeds.</p>
 """
 
 
@@ -127,7 +127,7 @@ def cell_row(cell: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def sharing_name(cell: dict[str, Any]) -> str:
-    """SP, IP, or a dash for a workflow of one role."""
+    """SP, IP, LoRA, or a dash for a workflow of one role."""
     return SHARING_NAMES[cell["sharing"]] if cell["multi_agent"] else "-"
 
 

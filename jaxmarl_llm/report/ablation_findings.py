@@ -7,7 +7,7 @@ from jaxmarl_llm.report.ablation_summary import MIN_SEEDS, rounded
 
 # Ten points: what counts as a gain worth training for.
 _WORTHWHILE = 0.1
-SHARING_NAMES = {"shared": "SP", "isolated": "IP"}
+SHARING_NAMES = {"shared": "SP", "isolated": "IP", "adapters": "LoRA"}
 
 
 def finding(template: str, **values: Any) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def find(summary: dict[str, Any]) -> list[dict[str, Any]]:
     teams = [cell for cell in cells if cell["multi_agent"]]
     found = [_setting(summary)]
     found += _gains(teams)
-    found += _comparisons(summary, "isolated - shared")
-    found += _comparisons(summary, "team - single")
+    for kind in ("isolated - shared", "adapters - shared", "adapters - isolated", "team - single"):
+        found += _comparisons(summary, kind)
     found += _cliffs(cells)
     found += _mass(teams)
     found += _failures(teams)
@@ -107,7 +107,8 @@ def _comparisons(summary: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     pairs = [pair for pair in summary["comparisons"] if pair["kind"] == kind and pair["final"]["mean"] is not None]
     if not pairs:
         return []
-    first, second = ("IP", "SP") if kind == "isolated - shared" else ("the team", "the single agent")
+    names = SHARING_NAMES | {"team": "the team", "single": "the single agent"}
+    first, second = (names[side] for side in kind.split(" - "))
     peaks = [pair["peak"]["mean"] for pair in pairs]
     found = finding(
         "{first} less {second}: the peak is higher in {peaks} of {pairs} pairs, the end in {ends}.",

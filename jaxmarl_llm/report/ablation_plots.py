@@ -15,7 +15,7 @@ from jaxmarl_llm.report.plots import COLORS, INK, draw_curve, draw_legend, new_f
 from jaxmarl_llm.report.statistics import mean_without_nan
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
-_SHARING_COLORS = {"shared": COLORS[0], "isolated": COLORS[1]}
+_SHARING_COLORS = {"shared": COLORS[0], "isolated": COLORS[1], "adapters": COLORS[2]}
 _OUTCOMES = (
     ("accuracy", "right", COLORS[2]),
     ("selection_failure", "a right solution was there, the answer is wrong", COLORS[4]),

@@ -52,8 +52,8 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: dict[st
 
     Returns:
       For JSON: `config`, `versions`, `evaluation` (with `standard_error`, the most that the accuracy of one evaluation
-      has from its finite number of problems), `cells`, `comparisons` (IP less SP, and each cell less the single agent
-      of its task and size, paired by seed) and `warnings`, how good early warnings were.
+      has from its finite number of problems), `cells`, `comparisons` (of ways of sharing, such as IP less SP, and of
+      each cell with the single agent of its task and size, paired by seed) and `warnings`, how good early ones were.
     """
     cells = [summarize_cell(config, result) for result in results]
     return {
@@ -178,8 +178,12 @@ def _verdict(difference: dict[str, Any]) -> str:
 
 def _compare_sharing(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = {(cell["workflow"], cell["task"], cell["size"], cell["sharing"]): cell for cell in cells}
-    pairs = [(cell, found.get((*key[:3], "shared"))) for key, cell in found.items() if key[3] == "isolated"]
-    return [_difference(isolated, shared, "isolated - shared") for isolated, shared in pairs if shared is not None]
+    return [
+        _difference(cell, found[*place, less], f"{way} - {less}")
+        for way, less in (("isolated", "shared"), ("adapters", "shared"), ("adapters", "isolated"))
+        for (*place, of), cell in found.items()
+        if of == way and (*place, less) in found
+    ]
 
 
 def _compare_with_single(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ Axes: Q problems, G episodes of each, B = Q * G episodes, R roles, P policies; T
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,10 +17,11 @@ from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
 from jaxmarl_llm.algorithms.schedules import SCHEDULES, anneal
 from jaxmarl_llm.algorithms.trust_region import adapt_penalty
 from jaxmarl_llm.arguments import concrete
-from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Score
 from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
 from jaxmarl_llm.workflows import diagnostics
+from jaxmarl_llm.workflows.adapters import BODIES, map_body, merge_base
 from jaxmarl_llm.workflows.assessment import CREDITS, assess
 from jaxmarl_llm.workflows.bound import BoundWorkflow
 from jaxmarl_llm.workflows.gradients import ROLE_WEIGHTINGS
@@ -43,7 +43,7 @@ class WorkflowState:
 
     Attributes:
       params, base_params: pytrees with a leading axis P.
-      optimizer_state: pytree with a leading axis P.
+      optimizer_state: pytree with a leading axis P; with `body="joint"` a pair, the second of the body, axis 1.
       gradient_average: `[R, F]`, running averages of the roles' gradients; `[R, 0]` without `coherence`.
       kl_coefficient: `[R]` float32, weights of the anchors to the base policies.
       base_reading: `[R, V]` float32, what the roles read in the first update, see `diagnostics.prompt_tokens`.
@@ -85,6 +85,9 @@ class WorkflowLearner:
       coherence: damp steps in the direction that a role has been going, see `damp_coherent`.
       clip_roles: clip each role's gradient to `role_max_grad_norm`.
       adapt_kl: adapt the anchors' weights so that the divergence from the base policy stays about `kl_target`.
+      body: what is learned of a policy but for its adapters and its value head: `"own"`, all, as of any parameter;
+        `"joint"`, one step of all roles for all policies, whose copies stay the same where they start the same;
+        `"frozen"`, nothing. Adapters are learned policy by policy always. See `DecoderConfig.lora_rank`.
       optimizer: `"adam"` or `"sgd"`. Adam undoes any factor on the whole gradient of a policy that does not change.
       learning_rate_schedule: `"constant"`, `"linear"` or `"cosine"`, down to 0 over `total_updates`.
       constrained: only tokens of a call's format can be drawn.
@@ -123,6 +126,7 @@ class WorkflowLearner:
     coherence: bool = struct.field(pytree_node=False, default=False)
     clip_roles: bool = struct.field(pytree_node=False, default=False)
     adapt_kl: bool = struct.field(pytree_node=False, default=False)
+    body: str = struct.field(pytree_node=False, default="own")
     optimizer: str = struct.field(pytree_node=False, default="adam")
     learning_rate_schedule: str = struct.field(pytree_node=False, default="constant")
     constrained: bool = struct.field(pytree_node=False, default=True)
@@ -177,6 +181,7 @@ class WorkflowLearner:
             advantage_scale=GROUP_SCALES,
             reward=REWARDS,
             role_weighting=ROLE_WEIGHTINGS,
+            body=BODIES,
             optimizer=OPTIMIZERS,
             learning_rate_schedule=SCHEDULES,
         )
@@ -203,6 +208,8 @@ class WorkflowLearner:
             )
         if self.credit == "value" and not self.team.decoder.config.value_head:
             raise UserError("credit='value' needs a decoder with value_head=True")
+        if self.body != "own" and not self.team.decoder.config.lora_rank:
+            raise UserError(f"body='{self.body}' needs a decoder with adapters: set its lora_rank to at least 1")
         num_policies = self.team.num_policies
         if self.tied is not None and jnp.shape(self.tied) != (num_policies,):
             raise UserError(
@@ -230,6 +237,8 @@ class WorkflowLearner:
 
     def score(self, policy_params: Any, call: Call, samples: CallSamples) -> Score:
         """What one policy says about samples of a call."""
+        if self.body == "frozen":
+            policy_params = map_body(jax.lax.stop_gradient, policy_params)
         return score_samples(
             self.team,
             policy_params,
@@ -246,7 +255,7 @@ class WorkflowLearner:
         Args:
           key: consumed.
           base_params: `[P, ...]`, where training starts, such as `team.replicate(...)` of a pretrained policy; random
-            if not given. Where they lack a value head, it is added.
+            if not given. Where they lack adapters or a value head, these are added, and change nothing at the start.
 
         Raises:
           UserError: a setting is wrong, or the parameters are not those of the team.
@@ -254,15 +263,18 @@ class WorkflowLearner:
         self.check()
         key_params, key = jax.random.split(key)
         params = self.team.init(key_params)
+        if self.body != "own":
+            params = map_body(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
         if base_params is not None:
-            params = _merge(params, base_params)
+            params = merge_base(params, base_params)
         size = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], params))[0].size if self.coherence else 0
         flat = jax.vmap(lambda one: ravel_pytree(one)[0])(params)
+        moments = jax.vmap(self.make_optimizer().init)
         num_roles = len(self.team.roles)
         state = WorkflowState(
             params=params,
             base_params=params,
-            optimizer_state=jax.vmap(self.make_optimizer().init)(flat),
+            optimizer_state=(moments(flat), moments(flat[:1])) if self.body == "joint" else moments(flat),
             gradient_average=jnp.zeros((num_roles, size)),
             kl_coefficient=jnp.broadcast_to(jnp.asarray(self.kl_coefficient, jnp.float32), (num_roles,)),
             base_reading=jnp.zeros((num_roles, len(self.bound.vocabulary))),
@@ -368,21 +380,3 @@ class WorkflowLearner:
             constrained=self.constrained,
             early_stop=self.early_stop,
         )
-
-
-def _merge(params: Any, base: Any) -> Any:
-    """Base parameters, with what they lack of a value head from `params`."""
-    if not isinstance(params, Mapping):
-        if jnp.shape(params) != jnp.shape(base):
-            raise UserError(
-                f"base_params do not fit the team: a leaf has shape {jnp.shape(base)} and not {jnp.shape(params)}; "
-                "use team.replicate on the parameters of one policy"
-            )
-        return jnp.asarray(base)
-    for name in base:
-        if name not in params:
-            raise unknown_name("part of base_params", name, params)
-    for name in params:
-        if name not in base and name != "value_output":
-            raise UserError(f"base_params do not fit the team: they lack '{name}'")
-    return {name: _merge(leaf, base[name]) if name in base else leaf for name, leaf in params.items()}

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten, minibatch_columns, unflattener
+from jaxmarl_llm.workflows.adapters import own_mask
 from jaxmarl_llm.workflows.gradients import clip_each, combine_roles, damp_coherent
 from jaxmarl_llm.workflows.loss import CallRows, sequence_sums
 
@@ -46,7 +47,8 @@ def run_steps(
 
     Args:
       learner: the configuration.
-      params, optimizer_state: pytrees with a leading axis P.
+      params: pytree with a leading axis P.
+      optimizer_state: see `WorkflowState`.
       gradient_average: `[R, F]`, see `damp_coherent`; `[R, 0]` where it is not used.
       rows: of each call.
       key: consumed.
@@ -59,11 +61,12 @@ def run_steps(
       role has a part in.
     """
     team = learner.team
-    optimizer, unflatten = learner.make_optimizer(), unflattener(params)
+    unflatten = unflattener(params)
     num_episodes = rows[0].samples.asked.shape[1]
     slot, active = step_schedule(learner)
     tied = jnp.arange(team.num_policies) if learner.tied is None else jnp.asarray(learner.tied)
     table = tied[jnp.asarray(team.policy_of_role)]
+    is_own = own_mask(params)[None] if learner.body == "joint" else None
 
     def step(carry, now):
         flat, optimizer_state, average = carry
@@ -88,19 +91,19 @@ def run_steps(
             )
         if learner.clip_roles:
             gradients = clip_each(gradients, learner.role_max_grad_norm)
-        gradient, weight = combine_roles(
-            gradients, count, table, weighting=learner.role_weighting, num_policies=team.num_policies
-        )
-        # Without samples a policy stays where it is, its momentum too.
-        policies = (jax.ops.segment_sum(count, table, team.num_policies) > 0)[tied]
-        updates: Any
-        updates, stepped = jax.vmap(optimizer.update)(gradient[tied], optimizer_state)
-        flat = jnp.where(policies[:, None], flat - learning_rate * updates, flat)
-
-        def keep(new, old):
-            return jnp.where(policies.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-        optimizer_state = jax.tree.map(keep, stepped, optimizer_state)
+        if is_own is None:
+            flat, optimizer_state, weight = step_policies(
+                learner, flat, optimizer_state, gradients, count, table, tied, learning_rate
+            )
+        else:
+            # Where a part has no gradient it takes no step, so that the steps of the two do not meet.
+            own, body = jnp.where(is_own, gradients, 0.0), jnp.where(is_own, 0.0, gradients)
+            of_own, of_body = optimizer_state
+            flat, of_own, _ = step_policies(learner, flat, of_own, own, count, table, tied, learning_rate)
+            flat, of_body, weight = step_policies(
+                learner, flat, of_body, body, count, jnp.zeros_like(table), jnp.zeros_like(tied[:1]), learning_rate
+            )
+            optimizer_state = of_own, of_body
         metrics = {
             "gradient_norm": report.norm,
             "gradient_share": share_of(weight * jnp.linalg.norm(gradients, axis=-1)),
@@ -130,6 +133,44 @@ def run_steps(
     count = jnp.maximum(totals.pop("count"), 1.0)
     metrics = jax.tree.map(mean_over_steps, metrics) | {name: part / count for name, part in totals.items()}
     return unflatten(flat), optimizer_state, gradient_average, metrics
+
+
+def step_policies(
+    learner,
+    flat: jax.Array,
+    optimizer_state: Any,
+    gradients: jax.Array,
+    count: jax.Array,
+    table: jax.Array,
+    tied: jax.Array,
+    learning_rate: jax.Array,
+) -> tuple[jax.Array, Any, jax.Array]:
+    """One step of policies in the direction of their roles' gradients.
+
+    Args:
+      learner: the configuration.
+      flat: `[P, F]`, the parameters.
+      optimizer_state: pytree with the leading axis of `tied`.
+      gradients: `[R, F]`, one a role.
+      count: `[R]`, how many completions each role has.
+      table: `[R]` int32, the step that a role has a part in.
+      tied: `[P]` int32, the step that each policy takes, or `[1]` for one step that all take.
+      learning_rate: of this step.
+
+    Returns:
+      `(flat, optimizer_state, weight [R])`, see `combine_roles`.
+    """
+    optimizer, num_steps = learner.make_optimizer(), len(tied)
+    gradient, weight = combine_roles(gradients, count, table, weighting=learner.role_weighting, num_policies=num_steps)
+    # Without samples a policy stays where it is, its momentum too.
+    moves = (jax.ops.segment_sum(count, table, num_steps) > 0)[tied]
+    updates: Any
+    updates, stepped = jax.vmap(optimizer.update)(gradient[tied], optimizer_state)
+
+    def keep(new, old):
+        return jnp.where(moves.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    return keep(flat - learning_rate * updates, flat), jax.tree.map(keep, stepped, optimizer_state), weight
 
 
 def role_gradients(

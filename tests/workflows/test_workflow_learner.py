@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from workflows.tiny_team import flat_policies, learner_of, rows_of, tiny_team, without_role
+from workflows.tiny_team import learner_of, tiny_team, without_role
 
+from jaxmarl_llm.algorithms.policy_gradient.update import flatten
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.mesh import ENV_AXIS
 from jaxmarl_llm.workflows import Problem, Task
+from jaxmarl_llm.workflows.assessment import assess
 from jaxmarl_llm.workflows.gradients import combine_roles
 from jaxmarl_llm.workflows.ragged import same_tokens
 from jaxmarl_llm.workflows.update import role_gradients, role_sums, run_steps
@@ -48,6 +50,19 @@ class Opposite(Task):
         return problem.target[None], jnp.asarray(1)
 
 
+def rows_of(learner, key):
+    """Parameters, and rows of one rollout whose advantages are random."""
+    state = learner.init(key)
+    problems = jax.vmap(learner.bound.task.sample)(jax.random.split(key, learner.num_problems))
+    episodes = learner.play(state.params, key, problems, learner.group_size)
+    rows, _ = assess(learner, state, episodes)
+    keys = jax.random.split(key, len(rows))
+    return state.params, tuple(
+        dataclasses.replace(part, advantage=jax.random.normal(key, part.advantage.shape))
+        for part, key in zip(rows, keys, strict=True)
+    )
+
+
 def test_routing(key):
     bound, shared = tiny_team("voting", "shared", n=2)
     isolated = dataclasses.replace(shared, policy_of_role=(0, 1))
@@ -69,14 +84,14 @@ def test_routing(key):
     @jax.jit
     def gradients(key):
         learner = learner_of(bound, shared, kl_coefficient=0.1, entropy_coefficient=0.01)
-        state, rows = rows_of(learner, key)
+        params, rows = rows_of(learner, key)
         found = []
         for team in (shared, isolated):
             learner = learner.replace(team=team)
-            own = team.replicate(jax.tree.map(lambda leaf: leaf[0], state.params))
+            own = team.replicate(jax.tree.map(lambda leaf: leaf[0], params))
             joint = jax.grad(lambda own, learner=learner: total_loss(learner, own, rows))(own)
             combined, sums = of_policies(learner, own, rows)
-            found.append((flat_policies(joint), combined))
+            found.append((flatten(joint), combined))
         absent, _ = of_policies(learner, own, without_role(learner, rows, "aggregator"))
         return found, absent, sums
 
@@ -97,16 +112,16 @@ def test_tied_policies_are_shared_ones(key):
     @jax.jit
     def run(key):
         learner = learner_of(bound, shared, role_weighting="equal_mass", num_epochs=2)
-        state, rows = rows_of(learner, key)
-        one = jax.tree.map(lambda leaf: leaf[0], state.params)
+        params, rows = rows_of(learner, key)
+        one = jax.tree.map(lambda leaf: leaf[0], params)
 
         def steps(team, tied):
             now = dataclasses.replace(learner, team=team, tied=tied)
             own = team.replicate(one)
-            moments = jax.vmap(now.make_optimizer().init)(flat_policies(own))
+            moments = jax.vmap(now.make_optimizer().init)(flatten(own))
             rate, strength = jnp.asarray(1e-2), jnp.zeros(())
             after, *_ = run_steps(now, own, moments, jnp.zeros((2, 0)), rows, key, rate, jnp.zeros(2), strength)
-            return flat_policies(after)
+            return flatten(after)
 
         both = jax.vmap(lambda tied: steps(isolated, tied))(jnp.asarray([[0, 0], [0, 1]]))
         return steps(shared, None), both

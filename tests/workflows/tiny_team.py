@@ -1,16 +1,10 @@
-"""A decoder of a few hundred parameters for tests, and a rollout of its team to learn from."""
+"""A decoder of a few hundred parameters for tests, and learners of its teams."""
 
 import dataclasses
 
-import jax
-
-from jaxmarl_llm.algorithms.policy_gradient.update import flatten as flat_policies
 from jaxmarl_llm.llm import Decoder, DecoderConfig
 from jaxmarl_llm.workflows import bind, make_task, make_team, make_workflow
-from jaxmarl_llm.workflows.assessment import assess
 from jaxmarl_llm.workflows.learner import WorkflowLearner
-
-__all__ = ["flat_policies", "learner_of", "rows_of", "tiny_decoder", "tiny_team", "without_role"]
 
 
 def tiny_decoder(bound, **changes):
@@ -29,19 +23,6 @@ def tiny_team(workflow="voting", sharing="shared", task=None, decoder=None, **se
 
 def learner_of(bound, team, **settings):
     return WorkflowLearner(bound=bound, team=team, **{"num_problems": 4, "group_size": 3, **settings})
-
-
-def rows_of(learner, key):
-    """A first state, and rows of one rollout whose advantages are random."""
-    state = learner.init(key)
-    problems = jax.vmap(learner.bound.task.sample)(jax.random.split(key, learner.num_problems))
-    episodes = learner.play(state.params, key, problems, learner.group_size)
-    rows, _ = assess(learner, state, episodes)
-    keys = jax.random.split(key, len(rows))
-    return state, tuple(
-        dataclasses.replace(part, advantage=jax.random.normal(key, part.advantage.shape))
-        for part, key in zip(rows, keys, strict=True)
-    )
 
 
 def without_role(learner, rows, role):

@@ -10,6 +10,9 @@ from jaxmarl_llm.training.config import Settings
 
 STUDY = ("voting", "eval_opt", "orch_workers", "single")
 SHARING = ("shared", "isolated")
+WAYS = (*SHARING, "adapters")
+# Of the decoders of cells with adapters.
+LORA_RANK = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Ablation:
     workflows: tuple[str, ...] = STUDY
     """Workflows, by name. Where one has a single role, there is nothing to share: it gets one cell."""
     sharing: tuple[str, ...] = SHARING
-    """shared (SP, one policy for all roles), isolated (IP, one policy a role)."""
+    """shared (SP, one policy for all roles), isolated (IP, one policy a role), adapters (LoRA, one body for all roles
+    and a low-rank adapter a role)."""
     tasks: tuple[str, ...] = ("arithmetic",)
     """Tasks, by name: arithmetic, stack_code."""
     sizes: tuple[str, ...] = ("tiny",)
@@ -122,7 +126,7 @@ def check_ablation(config: Ablation) -> None:
     from jaxmarl_llm.llm.config import PRESETS as SIZES
     from jaxmarl_llm.workflows import task_names, workflow_names
 
-    known = {"workflows": workflow_names(), "sharing": SHARING, "tasks": task_names(), "sizes": SIZES}
+    known = {"workflows": workflow_names(), "sharing": WAYS, "tasks": task_names(), "sizes": SIZES}
     for option, names in known.items():
         given = getattr(config, option)
         if not given:

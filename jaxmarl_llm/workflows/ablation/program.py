@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.mesh import ENV_AXIS
 from jaxmarl_llm.training.devices import Placement
 from jaxmarl_llm.training.program import QUICKER, compile_together, evaluation_key, over_seeds
@@ -79,7 +80,8 @@ def compile_cells(
         return over_seeds(one, num_seeds, in_turn=on_cpu)(params, seeds)
 
     seeds_there = jax.device_put(seeds, placement.replicated)
-    one_policy = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], learner.team.init(jax.random.key(0))))
+    of_base = Decoder(dataclasses.replace(learner.team.decoder.config, lora_rank=0))
+    one_policy = jax.eval_shape(lambda: of_base.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     problems = jax.device_put(problems, jax.sharding.NamedSharding(placement.mesh, split))
     init_all = jax.jit(init, out_shardings=placement.replicated).lower(seeds_there, one_policy)
     state = jax.tree.map(

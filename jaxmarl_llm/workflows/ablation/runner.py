@@ -15,7 +15,7 @@ from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows import Pretraining, base_policy, make_pretraining, make_task, make_team, make_workflow
 from jaxmarl_llm.workflows.ablation.loop import OnProgress
-from jaxmarl_llm.workflows.ablation.matrix import STUDY, Ablation, Cell
+from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.learner import WorkflowLearner
@@ -23,7 +23,7 @@ from jaxmarl_llm.workflows.policies import sharing
 
 # Fields of `Ablation` that are settings of the learner under the same name.
 _SETTINGS = ("num_problems", "group_size", "learning_rate")
-_ProgramKey = tuple[str, str, str]
+_ProgramKey = tuple[str, str, str, bool]
 
 
 def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
@@ -39,7 +39,7 @@ def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
 
 
 class CellRunner:
-    """Trains cells; what several cells need is made once: base policies, and programs for all ways of sharing.
+    """Trains cells; what several cells need is made once: base policies, and programs for shared and isolated policies.
 
     Programs are compiled in the background: the first while its base policy is made, others while cells are trained.
 
@@ -87,7 +87,12 @@ class CellRunner:
                 raise unknown_name("setting of the learner", name, known)
         settings = {name: getattr(config, name) for name in _SETTINGS} | config.learner_args
         settings.setdefault("total_updates", float(config.iterations))
-        team = make_team(bound.workflow, Decoder(pretraining.decoder), "isolated")
+        if _has_adapters(cell):
+            settings.setdefault("body", "joint")
+        decoder = pretraining.decoder
+        if settings.get("body", "own") != "own":
+            decoder = dataclasses.replace(decoder, lora_rank=LORA_RANK)
+        team = make_team(bound.workflow, Decoder(decoder), "isolated")
         return WorkflowLearner(bound=bound, team=team, **settings)
 
     def base_params(self, cell: Cell, on_progress: OnProgress) -> Any:
@@ -147,7 +152,7 @@ class CellRunner:
         self._start_compiling(number + 1)
         for earlier in list(self._first)[:number]:
             self._programs.pop(earlier, None)
-        tied = sharing(learner.bound.workflow, cell.sharing)
+        tied = sharing(learner.bound.workflow, "isolated" if _has_adapters(cell) else cell.sharing)
         start = time.perf_counter()
         state = program.init(base_params)
         evaluations = [_to_host(program.evaluate(state.params, 0))]
@@ -180,8 +185,12 @@ class CellRunner:
 
 
 def _program_key(cell: Cell) -> _ProgramKey:
-    """What cells of one program have in common: all but the sharing."""
-    return cell.task, cell.size, cell.workflow
+    """What cells of one program have in common: all but who shares."""
+    return cell.task, cell.size, cell.workflow, _has_adapters(cell)
+
+
+def _has_adapters(cell: Cell) -> bool:
+    return cell.sharing == "adapters"
 
 
 def _to_host(metrics: dict[str, jax.Array]) -> dict[str, np.ndarray]:
