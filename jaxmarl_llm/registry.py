@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.settings import LARGEST
+from jaxmarl_llm.limits import LARGEST
 
 Built = TypeVar("Built")
 _MEANING = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}

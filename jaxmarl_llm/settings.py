@@ -1,22 +1,22 @@
 """Settings of learners: the fields of a configuration as keyword arguments of the function that builds it; checks."""
 
 import dataclasses
+import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.limits import LARGEST, LARGEST_FLOAT
 
-# Of an int32, which is what counts are on a device.
-LARGEST = 2**31 - 1
 LARGEST_WIDTH = 2**16
 
 
 def takes_settings_of(configuration: type, *builders: Callable, without: tuple[str, ...] = ()) -> Callable:
-    """Decorator of a function that passes its `**settings` on: its signature then names them.
+    """Decorator of a function that passes its `**settings` on: its signature then names them, others are refused.
 
     Args:
       configuration: a dataclass; its fields with a default are settings.
@@ -34,9 +34,18 @@ def takes_settings_of(configuration: type, *builders: Callable, without: tuple[s
     def decorate(build: Callable) -> Callable:
         signature = inspect.signature(build)
         own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-        build.__signature__ = signature.replace(parameters=own + settings)
-        build.__annotations__ |= {parameter.name: parameter.annotation for parameter in settings}
-        return build
+        signature = signature.replace(parameters=own + settings)
+
+        @functools.wraps(build)
+        def checked(*arguments, **given):
+            for name in given:
+                if name not in signature.parameters:
+                    raise unknown_name("setting", name, signature.parameters)
+            return build(*arguments, **given)
+
+        checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        checked.__annotations__ |= {parameter.name: parameter.annotation for parameter in settings}
+        return checked
 
     return decorate
 
@@ -68,8 +77,9 @@ def check_counts(learner: Any, *names: str, at_least: int = 1, at_most: int = LA
     """Raises `UserError` where an attribute of the learner is no whole number or is out of range."""
     for name in names:
         count = getattr(learner, name)
+        is_number = isinstance(count, int | float | np.integer) and not isinstance(count, bool)
         # What is not finite fails the comparison.
-        if not at_least <= count <= at_most or int(count) != count:
+        if not is_number or not at_least <= count <= at_most or int(count) != count:
             raise UserError(f"{name} must be a whole number of at least {at_least} and at most {at_most}, got {count}")
 
 
@@ -90,10 +100,12 @@ def check_finite(learner: Any, *, signed: Iterable[str] = ()) -> None:
     """
     for field in dataclasses.fields(learner):
         number = getattr(learner, field.name)
+        if isinstance(number, str) and isinstance(field.default, float):
+            raise UserError(f"{field.name} must be a number, got {number!r}")
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        low = -math.inf if field.name in signed else 0
-        if not (low <= number and math.isfinite(number)):
+        low = -LARGEST_FLOAT if field.name in signed else 0
+        if (isinstance(number, float) and not low <= number <= LARGEST_FLOAT) or number < low:
             least = "" if field.name in signed else " and at least 0"
             raise UserError(f"{field.name} must be finite{least}, got {number}")
         if isinstance(number, int) and field.metadata.get("pytree_node") is False and number > LARGEST:

@@ -19,8 +19,9 @@ _COMMANDS = {
     "bench": ("bench", "measure environment and training speed"),
 }
 
-# Exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
-BAD_INPUT, DIVERGED, INTERRUPTED = 2, 1, 130
+# Exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 141 the reader of the output has gone,
+# 143 stopped by SIGTERM.
+BAD_INPUT, DIVERGED, INTERRUPTED, NO_READER = 2, 1, 130, 141
 
 
 def _usage() -> str:
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments after the program's name; those of the process unless given.
 
     Returns:
-      The exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+      The exit status: 0 done, 1 training diverged, 2 bad input, 130 stopped by Ctrl-C, 141 the reader of the output has
+        gone, 143 stopped by SIGTERM.
     """
     is_program = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -74,11 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if is_program:
             _leave_threads(INTERRUPTED)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output (head, a pager) has gone: nothing is wrong. Python must not complain at exit either.
-        sys.stdout = None
-        return 0
     except (Exception, SystemExit) as error:
+        # The reader of our output (head, a pager) has gone; rich makes an exit of it.
+        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+            # Python must not complain at its end either.
+            sys.stdout = None
+            return NO_READER
         line = one_line(error)
         if line is None:
             raise

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -86,10 +87,8 @@ def phase_command(arguments: Sequence[str]) -> int:
         now = time.monotonic() - start
         if now >= next_line or share == 1:
             next_line = now + 30
-            console.print(
-                f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, mean accuracy {accuracy:.3f}",
-                highlight=False,
-            )
+            doing = "preparing" if math.isnan(accuracy) else f"mean accuracy {accuracy:.3f}"
+            console.print(f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, {doing}", highlight=False)
 
     try:
         parts = run_phase(config, folder, resume=options.resume, on_progress=on_progress)

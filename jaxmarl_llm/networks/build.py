@@ -9,6 +9,7 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.networks.actor_critic import ActorCritic
 from jaxmarl_llm.networks.coordinator import Coordinator
 from jaxmarl_llm.networks.inputs import ConvolutionInput, DenseInput, FactoredInput, InputLayer
+from jaxmarl_llm.settings import check_widths
 
 NETWORKS = ("mlp", "cnn", "gru", "coordinator")
 CRITICS = ("observation", "global_state", "attention")
@@ -74,8 +75,7 @@ def build_actor_critic(
         raise UserError(f"gru_size is a setting of network 'gru', the network is '{network}': leave it out")
     if gru_size < 1:
         raise UserError(f"gru_size must be at least 1, got {gru_size}")
-    if not hidden_sizes or min(hidden_sizes) < 1:
-        raise UserError(f"hidden_sizes needs at least one width of 1 or more, got {tuple(hidden_sizes)}")
+    hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
     leaves = jax.tree.leaves(observation_space)
     if network == "cnn":
         if len(leaves) != 1 or len(leaves[0].shape) != 3:

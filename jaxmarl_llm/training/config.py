@@ -1,7 +1,6 @@
 """What a training run is: `TrainConfig`, presets, YAML. Imports neither JAX nor Flax, so that help is instant."""
 
 import dataclasses
-import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import tyro
 import yaml
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.limits import LARGEST, LARGEST_FLOAT
 
 PRESET_FOLDER = Path(__file__).parent.parent / "configs"
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
@@ -366,7 +366,7 @@ _MINIMUM = {
 
 # Steps are counted on the host, all other whole numbers are int32 on a device.
 _STEPS = ("total_steps", "eval_every", "log_every", "checkpoint_every")
-_LARGEST = 10**15
+_LARGEST_STEPS = 10**15
 
 
 def check_config(config: TrainConfig) -> None:
@@ -381,18 +381,24 @@ def check_config(config: TrainConfig) -> None:
             raise UserError(f"{name} must be at least {minimum}, got {value}")
     for name in FIELDS:
         value = getattr(config, name)
-        largest = _LARGEST if name in _STEPS else 2**31 - 1
+        largest = _LARGEST_STEPS if name in _STEPS else LARGEST
         numbers = value if isinstance(value, tuple) else (value,)
         if any(type(number) is int and number > largest for number in numbers):
             raise UserError(f"{name} must be at most {largest}, got {value}")
-        if isinstance(getattr(config, name), float) and not math.isfinite(getattr(config, name)):
-            raise UserError(f"{name} must be finite, got {getattr(config, name)}")
+        if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
+            raise UserError(f"{name} must be finite in 32 bits, got {value}")
     for name in ("discount", "gae_lambda"):
         if not 0 <= getattr(config, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, got {getattr(config, name)}")
     for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "clip_low", "clip_high"):
         if not getattr(config, name) > 0:
             raise UserError(f"{name} must be positive, got {getattr(config, name)}")
+    if config.clip_low > 1:
+        raise UserError(f"clip_low must be at most 1, or ratios below 0 would be allowed, got {config.clip_low}")
+    if config.num_envs * config.rollout_length > LARGEST:
+        raise UserError(
+            f"num_envs times rollout_length must be at most {LARGEST}, got {config.num_envs * config.rollout_length}"
+        )
     if any(size < 1 for size in config.hidden_sizes):
         raise UserError(f"hidden_sizes must be positive, got {config.hidden_sizes}")
     if config.seed + config.num_seeds > 2**31:

@@ -6,6 +6,7 @@ every device.
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,27 @@ from jaxmarl_llm.mesh import ENV_AXIS
 
 # More threads than this spend their time waiting for each other.
 _MAX_CPU_DEVICES = 16
+
+
+def check_memory(state: Any) -> None:
+    """Refuses training whose state alone is larger than the memory of the machine, or of its devices.
+
+    Args:
+      state: a pytree of arrays or of their shapes.
+
+    Raises:
+      UserError: how much it needs, and how much there is.
+    """
+    needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    if jax.default_backend() == "cpu":
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        there = sum((device.memory_stats() or {}).get("bytes_limit", math.inf) for device in jax.local_devices())
+    if needed > there:
+        raise UserError(
+            f"the state of training takes {needed / 1e9:,.0f} GB, and there are {there / 1e9:,.0f}: choose fewer seeds "
+            "or environments, smaller networks, or a smaller replay"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.training.devices import Placement
+from jaxmarl_llm.training.devices import Placement, check_memory
 from jaxmarl_llm.training.evaluation import EvaluationResult, evaluate
 
 # The compiler's, for CPUs: half the time, and what comes out is as fast.
@@ -188,6 +188,9 @@ def compile_program(
 
     Returns:
       Functions that take and return arrays placed as `placement` says.
+
+    Raises:
+      UserError: the state is larger than the memory.
     """
     start = time.perf_counter()
     num_seeds = len(seeds)
@@ -209,6 +212,7 @@ def compile_program(
         return over_seeds(one, num_seeds)(params, seeds)
 
     state = abstract_state(learner, placement, seeds)
+    check_memory(state)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     replicated = placement.replicated
     lowered = {

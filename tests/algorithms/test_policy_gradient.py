@@ -310,10 +310,18 @@ def test_a_start_needs_no_lapack(network):
         ({"learning_rate_schedule": "lin"}, "did you mean linear"),
         ({"network": "gru", "gru_size": 0}, "gru_size must be at least 1"),
         ({"num_envs": 0}, "num_envs must be a whole number of at least 1"),
-        ({"hidden_sizes": ()}, "hidden_sizes needs at least one"),
+        ({"hidden_sizes": ()}, "hidden_sizes must be a list of whole numbers"),
+        ({"hidden_sizes": 64}, "hidden_sizes must be a list of whole numbers"),
+        ({"clip_low": 1.5}, "clip_low must lie between 0 and 1"),
+        ({"num_envs": "4"}, "num_envs must be a whole number"),
+        ({"num_epochs": True}, "num_epochs must be a whole number"),
+        ({"learning_rate": "a"}, "learning_rate must be a number"),
+        ({"learning_rate": 1e39}, "learning_rate must be finite"),
+        ({"learing_rate": 0.1}, "unknown setting 'learing_rate': did you mean learning_rate"),
+        ({"env": "two_step"}, "env must be Environment"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(settings, message):
     with pytest.raises(UserError, match=message) as error:
-        algorithms.ippo(MatchTarget(team_size=3), **settings)
+        algorithms.ippo(**{"env": MatchTarget(team_size=3)} | settings)
     assert "\n" not in str(error.value)

@@ -215,6 +215,7 @@ def test_counts():
     [
         *(("num_envs", 0), ("discount", 1.5), ("learning_rate", 0.0), ("hidden_sizes", (0,)), ("eval_episodes", 0)),
         *(("learning_rate", math.inf), ("entropy_coefficient", math.nan), ("shaped_reward_horizon", math.inf)),
+        *(("clip_low", 1.5), ("learning_rate", 1e39), ("num_envs", 2**28)),
         *(("num_envs", 2**31), ("hidden_sizes", (64, 10**30)), ("total_steps", 10**30), ("entropy_coefficient", -1.0)),
     ],
 )

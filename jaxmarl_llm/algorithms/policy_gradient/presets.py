@@ -4,6 +4,7 @@ from typing import Any
 
 from jaxmarl_llm.algorithms.policy_gradient.credit import BRANCHING, CREDITS
 from jaxmarl_llm.algorithms.policy_gradient.learner import PolicyGradient
+from jaxmarl_llm.arguments import check_kind
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.errors import UserError, nearest_divisors, unknown_name
 from jaxmarl_llm.networks.build import CRITICS, build_actor_critic
@@ -81,6 +82,7 @@ def policy_gradient(
     Raises:
       UserError: a setting that cannot work, with what to do.
     """
+    check_kind("env", env, Environment)
     if critic not in _CRITICS:
         raise unknown_name("critic", critic, _CRITICS)
     network, settings = split_settings(settings, build_actor_critic, without=_NOT_SETTINGS)
@@ -108,7 +110,7 @@ def _check_settings(learner: PolicyGradient) -> None:
         check_counts(learner, "resample")
     check_counts(learner, "num_epochs", "num_minibatches", "counterfactual_replays")
     check_counts(learner, "counterfactual_horizon", at_least=0)
-    check_numbers(learner, "gae_lambda")
+    check_numbers(learner, "gae_lambda", "clip_low")
     check_numbers(learner, "kl_radius", "fisher_damping", above=0.0)
     learner.check()
     num_actions = learner.env.action_space.n

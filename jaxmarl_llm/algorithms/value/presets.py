@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxmarl_llm.algorithms.value.learner import ValueLearner
+from jaxmarl_llm.arguments import check_kind
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.networks.build import build_actor_critic
 from jaxmarl_llm.networks.mixers import JointActionValue, QMixer
@@ -84,6 +85,7 @@ def value_learner(
     Raises:
       UserError: a setting that cannot work, with what to do.
     """
+    check_kind("env", env, Environment)
     for name, width in {"embed_dim": embed_dim, "hypernet_size": hypernet_size}.items():
         check_widths(name, (width,))
     network, settings = split_settings(settings, *_BUILDERS, without=_NOT_SETTINGS)

@@ -3,6 +3,7 @@
 Axes: W lanes, I updates, K evaluations, R roles.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -52,6 +53,7 @@ def run_lanes(
     eval_every: int,
     keep: Sequence[str] = (),
     on_evaluation: Callable[[int, float], None] = lambda number, accuracy: None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> LaneCurves:
     """Trains all lanes side by side; on CPUs each core takes its share of them, one after the other.
 
@@ -65,6 +67,7 @@ def run_lanes(
       eval_every: updates before each.
       keep: names of the metrics to return.
       on_evaluation: called with the number of evaluations done, from 0, and the mean accuracy.
+      on_wait: called every second of compilation; what it raises ends the run.
     """
     num_lanes = len(seeds)
     settings = {"seed": np.asarray(seeds, np.uint32)} | {
@@ -115,11 +118,17 @@ def run_lanes(
         specs = (whole, *[split] * len(of_lanes))
         spread = jax.shard_map(of_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
         lowered = jax.jit(spread, donate_argnums=range(2, len(specs))).lower(one_for_all, *of_lanes)
-        return lowered.compile(_ON_CPU if on_cpu else {})
+        # In a thread: a signal to this one is answered only between two lines of Python.
+        job = compiler.submit(lowered.compile, _ON_CPU if on_cpu else {})
+        while not job.done():
+            concurrent.futures.wait([job], timeout=1.0)
+            on_wait()
+        return job.result()
 
     def number_of(evaluation: int) -> jax.Array:
         return jax.device_put(jnp.asarray(evaluation, jnp.uint32), NamedSharding(mesh, whole))
 
+    compiler = concurrent.futures.ThreadPoolExecutor(1)
     begin = time.perf_counter()
     lanes = jax.device_put(settings, NamedSharding(mesh, split))
     base_params = jax.device_put(jax.tree.map(np.asarray, base_params), NamedSharding(mesh, whole))

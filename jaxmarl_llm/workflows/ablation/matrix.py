@@ -98,6 +98,9 @@ PRESETS = {
 }
 
 
+MAX_SEEDS, MAX_WHOLE = 10_000, 10_000_000
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One entry of the matrix.
@@ -137,15 +140,21 @@ def check_ablation(config: Ablation) -> None:
             if given.count(name) > 1:
                 raise UserError(f"--{option} has '{name}' twice: give it once")
     whole = ("num_seeds", "level", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")
-    for name in (*whole, "eval_problems", "cliff_window"):
-        if getattr(config, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(config, name)}")
+    check_whole_options(config, *whole, "eval_problems", "cliff_window")
     if not 0 <= config.seed < 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and {2**32 - config.num_seeds - 1}, got {config.seed}")
     if not config.learning_rate > 0:
         raise UserError(f"--learning-rate must be above 0, got {config.learning_rate}")
     if not 0 < config.cliff_drop < 1:
         raise UserError(f"--cliff-drop must lie between 0 and 1, got {config.cliff_drop}")
+
+
+def check_whole_options(config: Any, *names: str) -> None:
+    """Raises `UserError` where a whole number of a configuration is below 1 or more than any machine could do."""
+    for name in names:
+        value, most = getattr(config, name), MAX_SEEDS if name == "num_seeds" else MAX_WHOLE
+        if not 1 <= value <= most:
+            raise UserError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, got {value}")
 
 
 def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[Cell]:

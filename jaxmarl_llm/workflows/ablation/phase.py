@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.training.config import Settings
-from jaxmarl_llm.workflows.ablation.matrix import SHARING
+from jaxmarl_llm.workflows.ablation.matrix import SHARING, check_whole_options
 
 # What differs from training without a remedy: a step for each copy of a role, and nothing that holds it back. Float
 # fields of the learner and `most` of `RollBack` differ within a program, the others make one of their own.
@@ -99,17 +99,23 @@ def check_phase(config: Phase) -> None:
         values = getattr(config, option)
         if not values or len(set(values)) != len(values):
             raise UserError(f"--{option.replace('_', '-')} needs at least one value, and none twice")
-    for name in ("num_seeds", "level", "iterations", "num_problems", "eval_every", "eval_problems", "window"):
-        if getattr(config, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(config, name)}")
+    whole = ("num_seeds", "level", "iterations", "num_problems", "group_size", "eval_every", "eval_problems", "window")
+    check_whole_options(config, *whole)
     if min(config.copies) < 1:
         raise UserError(f"--copies must be at least 1, got {min(config.copies)}")
     if not all(0 < rate < math.inf for rate in config.learning_rates):
         raise UserError(f"--learning-rates must be finite and above 0, got {min(config.learning_rates)}")
     if not 0 <= config.seed <= 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, as must the last seed, got {config.seed}")
-    if config.group_size < 2 or config.iterations % config.eval_every:
-        raise UserError("--group-size must be at least 2, and --eval-every divide --iterations")
+    if config.group_size < 2:
+        raise UserError(f"--group-size must be at least 2, got {config.group_size}")
+    if config.iterations % config.eval_every:
+        raise UserError(f"--eval-every {config.eval_every} must divide --iterations {config.iterations}")
+    if config.window > config.iterations // config.eval_every:
+        raise UserError(
+            f"--window {config.window} is more than the {config.iterations // config.eval_every} evaluations after the "
+            "first"
+        )
     if not 0 < config.margin < 1:
         raise UserError(f"--margin must lie between 0 and 1, got {config.margin}")
 

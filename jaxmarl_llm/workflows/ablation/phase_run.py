@@ -65,7 +65,8 @@ def run_phase(
       config: the diagram.
       folder: for `parts/<N>.json`, each written when it is done.
       resume: whether the folder may hold a part of this diagram.
-      on_progress: called with N, the share of its part that is done, and the mean accuracy of the lanes in training.
+      on_progress: called with N, the share of its part that is done, and the mean accuracy of the lanes in training;
+        that is nan while something is prepared.
       train: trains one part; `train_copies` by default.
 
     Returns:

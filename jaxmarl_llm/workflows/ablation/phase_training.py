@@ -1,6 +1,7 @@
 """Trains the runs of a phase diagram, many side by side. Axes: W lanes (a setting and a seed each), K evaluations."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
     Args:
       config: the diagram.
       copies: N, one of its.
-      on_evaluation: called with the share of the work that is done, and the mean accuracy.
+      on_evaluation: called with the share of the work that is done, and the mean accuracy; that is nan while something
+        is prepared.
 
     Returns:
       For JSON: `copies`, `seconds` by what they were spent on, and `lanes`: each with its names, its `accuracy` [K] and
@@ -42,7 +44,7 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
         diagnostic_episodes=0,
     )
     learner.check()
-    base_params = workflows.base_policy(pretraining)
+    base_params = workflows.base_policy(pretraining, on_metrics=lambda metrics: on_evaluation(0.0, math.nan))
     problems = task.held_out(config.eval_problems)
     programs = programs_of(config, copies)
     num_lanes = sum(len(lanes) for _, lanes in programs)
@@ -68,6 +70,7 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
             num_evaluations=num_evaluations,
             eval_every=config.eval_every,
             on_evaluation=report,
+            on_wait=lambda done=done: on_evaluation(done / num_lanes, math.nan),
         )
         done += len(lanes)
         seconds = {
