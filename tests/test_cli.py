@@ -42,6 +42,7 @@ def small_run(tmp_path):
     [
         ("trian", "unknown command 'trian': did you mean train?"),
         ("train dmo", "did you mean demo?"),
+        ("train iql", "'iql' is an algorithm: choose one of its presets"),
         ("train --num-envs 64 dmo", "did you mean demo?"),
         ("train --num-envs 64 demo ippo_foraging", "train takes one preset, got demo and ippo_foraging"),
         ("train demo --gru-size 8", "--gru-size is for --network gru, the network is mlp"),

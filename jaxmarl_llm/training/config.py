@@ -333,6 +333,11 @@ def load_preset(name: str) -> TrainConfig:
     """
     if name.endswith((".yaml", ".yml")):
         return load_yaml(name)
+    if name not in preset_names() and name in typing.get_args(Algorithm):
+        raise UserError(
+            f"'{name}' is an algorithm: choose one of its presets (`jaxmarl-llm presets` lists them), or give another "
+            f"preset with --algorithm {name}"
+        )
     if name not in preset_names():
         raise unknown_name("preset", name, preset_names())
     return load_yaml(PRESET_FOLDER / f"{name}.yaml")

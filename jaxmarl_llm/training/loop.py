@@ -27,8 +27,9 @@ from jaxmarl_llm.training.files import lock_folder, unlock_folder, write_whole
 from jaxmarl_llm.training.interruption import StopSignal
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.progress import Reporter
-from jaxmarl_llm.training.records import NoRecords, Records, combine, plain
+from jaxmarl_llm.training.records import NoRecords, Records, combine, last_update, plain
 from jaxmarl_llm.training.runs import (
+    METRICS_FILE,
     SUMMARY_FILE,
     check_folder,
     check_start,
@@ -203,6 +204,9 @@ class _Run:
             ]
             if changed:
                 self.reporter.note(f"resuming with other software ({', '.join(changed)}): numbers may differ slightly")
+            written = self.folder / METRICS_FILE
+            if found.update and not stored["unwritten"] and not last_update(written):
+                self.reporter.note(f"{written} is lost: curves will lack the updates up to now")
             self.reporter.note(f"resuming from update {found.update} of {self.schedule.total}")
         barrier("checkpoint read")
         if is_main_process():
