@@ -99,7 +99,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
     matrix = (
         f"{', '.join(config.workflows)} x {', '.join(config.sharing)} x {', '.join((*config.tasks, *config.sizes))}"
     )
-    console.print(f"{matrix}, {plural(config.num_seeds, 'seed')} -> {folder}", highlight=False, soft_wrap=True)
+    heading = f"{matrix}, {plural(config.num_seeds, 'seed')} -> {folder}"
     start = time.monotonic()
     try:
         results = run_ablation(
@@ -107,7 +107,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
             folder,
             make_runner,
             resume=options.resume,
-            watcher=make_watcher(console),
+            watcher=make_watcher(console, heading),
             record=lambda result: write_board(folder / "tensorboard" / result.cell.name, result),
         )
     except TrainingInterrupted as stop:
@@ -151,8 +151,13 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: 
         console.print(f"{name:14}{folder / name}", highlight=False, soft_wrap=True)
 
 
-def make_watcher(console: Any) -> Any:
-    """Shows the progress of an ablation: a bar on a terminal, elsewhere a line a phase, and one every half minute."""
+def make_watcher(console: Any, heading: str) -> Any:
+    """Shows the progress of an ablation: a bar on a terminal, elsewhere a line a phase, and one every half minute.
+
+    Args:
+      console: where to show it.
+      heading: the first line, once nothing has been refused.
+    """
     from rich.progress import BarColumn, Progress, TextColumn
 
     from jaxmarl_llm.training.progress import format_duration
@@ -176,6 +181,7 @@ def make_watcher(console: Any) -> Any:
         def start(self, cells, missing):
             self.num_cells, self.num_done = len(cells), len(cells) - len(missing)
             self.forecast = Forecast(missing)
+            console.print(heading, highlight=False, soft_wrap=True)
             if self.num_done:
                 console.print(f"{self.num_done} of {self.num_cells} cells are done already", highlight=False)
             self.bar.start()

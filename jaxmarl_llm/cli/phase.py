@@ -70,7 +70,9 @@ def phase_command(arguments: Sequence[str]) -> int:
 
     from jaxmarl_llm.report.phase_plots import write_phase_report
     from jaxmarl_llm.training.progress import format_duration
-    from jaxmarl_llm.workflows.ablation.phase_run import run_phase
+    from jaxmarl_llm.workflows.ablation.phase_run import check_phase_folder, run_phase
+
+    check_phase_folder(folder, options.config, options.resume)
 
     console, config, start = Console(), options.config, time.monotonic()
     points = len(config.remedies) * len(config.sharing) * len(config.learning_rates)
