@@ -206,8 +206,8 @@ def main():
     runs = parser.parse_args().runs
     for name, options in RUNS.items():
         if not (runs / name / "results.json").exists():
-            command = [sys.executable, "-m", "jaxmarl_llm.cli", "ablate", *options.split()]
-            subprocess.run([*command, "--out", str(runs / name), "--resume"], check=True)
+            command = [sys.executable, "-m", "jaxmarl_llm.cli", "ablate", *options.split(), "--out", str(runs / name)]
+            subprocess.run([*command, *(["--resume"] if (runs / name).exists() else [])], check=True)
     tables = {table.__name__: list(table(runs)) for table in TABLES}
     for table in TABLES:
         rows = tables[table.__name__]
