@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxmarl_llm.arguments import shown
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.limits import LARGEST, LARGEST_FLOAT
 
@@ -77,10 +78,14 @@ def check_counts(learner: Any, *names: str, at_least: int = 1, at_most: int = LA
     """Raises `UserError` where an attribute of the learner is no whole number or is out of range."""
     for name in names:
         count = getattr(learner, name)
-        is_number = isinstance(count, int | float | np.integer) and not isinstance(count, bool)
-        # What is not finite fails the comparison.
-        if not is_number or not at_least <= count <= at_most or int(count) != count:
-            raise UserError(f"{name} must be a whole number of at least {at_least} and at most {at_most}, got {count}")
+        if not _is_whole(count) or not at_least <= count <= at_most:
+            raise UserError(
+                f"{name} must be a whole number of at least {at_least} and at most {at_most}, got {shown(count)}"
+            )
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def check_widths(name: str, widths: Any) -> tuple[int, ...]:
@@ -88,40 +93,52 @@ def check_widths(name: str, widths: Any) -> tuple[int, ...]:
     if not isinstance(widths, list | tuple) or not widths:
         raise UserError(f"{name} must be a list of whole numbers, such as [64, 64], got {widths!r}")
     for width in widths:
-        if type(width) is not int or not 1 <= width <= LARGEST_WIDTH:
+        if not _is_whole(width) or not 1 <= width <= LARGEST_WIDTH:
             raise UserError(f"{name} must be whole numbers from 1 to {LARGEST_WIDTH}, got {widths!r}")
     return tuple(widths)
 
 
 def check_finite(learner: Any, *, signed: Iterable[str] = ()) -> None:
-    """Raises `UserError` where a number of the learner is not finite or, but for those that are signed, negative.
+    """Raises `UserError` where a number of the learner is none, not finite or, but for those that are signed, negative.
 
     Whole numbers must also fit into 32 bits. Arrays, as under `vmap`, are not judged.
     """
     for field in dataclasses.fields(learner):
-        number = getattr(learner, field.name)
-        if isinstance(number, str) and isinstance(field.default, float):
-            raise UserError(f"{field.name} must be a number, got {number!r}")
+        number, default = getattr(learner, field.name), field.default
+        if isinstance(default, float):
+            number = _number(field.name, number)
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        low = -LARGEST_FLOAT if field.name in signed else 0
-        if (isinstance(number, float) and not low <= number <= LARGEST_FLOAT) or number < low:
+        low, most = (-LARGEST_FLOAT if field.name in signed else 0), LARGEST_FLOAT
+        if not low <= number <= most:
             least = "" if field.name in signed else " and at least 0"
             raise UserError(f"{field.name} must be finite{least}, got {number}")
-        if isinstance(number, int) and field.metadata.get("pytree_node") is False and number > LARGEST:
-            raise UserError(f"{field.name} must be at most {LARGEST}, got {number}")
+        if isinstance(number, int) and number > LARGEST:
+            hint = f", or a float: write {float(number)}" if isinstance(default, float) else ""
+            raise UserError(f"{field.name} must be at most {LARGEST}{hint}, got {number}")
 
 
 def check_numbers(learner: Any, *names: str, above: float | None = None) -> None:
-    """Raises `UserError` where an attribute is not above `above`, or without it, not between 0 and 1.
+    """Raises `UserError` where an attribute is no number or not above `above`, or without it, not between 0 and 1.
 
     Arrays, as under `vmap`, are not judged.
     """
     for name in names:
-        number = getattr(learner, name)
-        if isinstance(number, jax.Array):
+        number = _number(name, getattr(learner, name))
+        if number is None:
             continue
         if above is None and not 0 <= number <= 1:
             raise UserError(f"{name} must lie between 0 and 1, got {number}")
         if above is not None and not number > above:
             raise UserError(f"{name} must be above {above:g}, got {number}")
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    """A number of Python or NumPy as Python's; None for an array; raises `UserError` for anything else."""
+    if isinstance(value, np.number):
+        return value.item()
+    if isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{name} must be a number, got {shown(value)}")
+    return value

@@ -52,20 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     is_program = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
-    if argv[0] == "--version":
-        from jaxmarl_llm import __version__
-
-        print(f"jaxmarl-llm {__version__}")
-        return 0
+    command, *arguments = argv or ["help"]
     try:
-        command, *arguments = argv
-        if command not in _COMMANDS:
-            raise unknown_name("command", command, _COMMANDS)
-        module = importlib.import_module(f"jaxmarl_llm.cli.{_COMMANDS[command][0]}")
-        status = getattr(module, f"{command}_command")(arguments)
+        status = _run(command, arguments)
+        sys.stdout.flush()
         if is_program and command == "ablate" and status:
             _leave_threads(status)
         return status
@@ -77,15 +67,38 @@ def main(argv: Sequence[str] | None = None) -> int:
             _leave_threads(INTERRUPTED)
         return INTERRUPTED
     except (Exception, SystemExit) as error:
-        # The reader of our output (head, a pager) has gone; rich makes an exit of it.
-        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
-            # Python must not complain at its end either.
-            sys.stdout = None
+        if _lost_reader(error):
+            if is_program:
+                # Python must not complain at its end either.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                _leave_threads(NO_READER)
             return NO_READER
         line = one_line(error)
         if line is None:
             raise
         return _refused(error, line)
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    """Runs a command and returns its status."""
+    if command in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if command == "--version":
+        from jaxmarl_llm import __version__
+
+        print(f"jaxmarl-llm {__version__}")
+        return 0
+    if command not in _COMMANDS:
+        raise unknown_name("command", command, _COMMANDS)
+    module = importlib.import_module(f"jaxmarl_llm.cli.{_COMMANDS[command][0]}")
+    return getattr(module, f"{command}_command")(arguments)
+
+
+def _lost_reader(error: BaseException) -> bool:
+    """Whether what reads our output, such as head or a pager, has gone; rich makes an exit of it."""
+    broken = error.__context__ if isinstance(error, SystemExit) else error
+    return isinstance(broken, BrokenPipeError) and user_code.place(error) is None
 
 
 def _leave_threads(status: int) -> None:

@@ -73,8 +73,7 @@ def build_actor_critic(
             raise UserError(f"{name} must be at least 0, got {value}")
     if network != "gru" and gru_size != _GRU_SIZE:
         raise UserError(f"gru_size is a setting of network 'gru', the network is '{network}': leave it out")
-    if gru_size < 1:
-        raise UserError(f"gru_size must be at least 1, got {gru_size}")
+    check_widths("gru_size", (gru_size,))
     hidden_sizes = check_widths("hidden_sizes", hidden_sizes)
     leaves = jax.tree.leaves(observation_space)
     if network == "cnn":

@@ -28,8 +28,10 @@ class AdaptedDense(nn.Dense):
         shapes = (inputs.shape[-1], self.rank), (self.rank, self.features)
         down = self.param("lora_a", nn.initializers.lecun_normal(), shapes[0], self.param_dtype)
         up = self.param("lora_b", nn.initializers.zeros, shapes[1], self.param_dtype)
+        dot_general = self.dot_general or jax.lax.dot_general
         for matrix in (down, up):
-            inputs = _merged_dot_general(inputs.astype(out.dtype), matrix.astype(out.dtype), None)
+            contract = (((inputs.ndim - 1,), (0,)), ((), ()))
+            inputs = dot_general(inputs.astype(out.dtype), matrix.astype(out.dtype), contract, precision=self.precision)
         return out + self.scale * inputs
 
 

@@ -151,13 +151,15 @@ def _cliffs(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         of_kind = [cell for cell in cells if cell["multi_agent"] and cell["sharing"] == sharing]
         return sum(cell["cliffs"] for cell in of_kind), sum(len(cell["seeds"]) for cell in of_kind)
 
-    (shared, num_shared), (isolated, num_isolated) = count("shared"), count("isolated")
+    kinds = {sharing: count(sharing) for sharing in SHARING_NAMES}
+    kinds = {sharing: counts for sharing, counts in kinds.items() if counts[1]}
     total, seeds = sum(cell["cliffs"] for cell in cells), sum(len(cell["seeds"]) for cell in cells)
     if not seeds:
         return []
     text = "Off a cliff, that is, well below their own peak at the end, are {total} of {seeds} trained seeds"
-    if num_shared and num_isolated:
-        text += ": of the teams {shared} of {num_shared} with SP and {isolated} of {num_isolated} with IP"
+    if len(kinds) > 1:
+        parts = [f"{{{sharing}}} of {{num_{sharing}}} with {SHARING_NAMES[sharing]}" for sharing in kinds]
+        text += f": of the teams {', '.join(parts[:-1])} and {parts[-1]}"
     diverged = sum(cell["diverged"] for cell in cells)
     text += "." if not diverged else ". In {diverged} the loss became no number."
     return [
@@ -165,11 +167,9 @@ def _cliffs(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             text,
             total=total,
             seeds=seeds,
-            shared=shared,
-            num_shared=num_shared,
-            isolated=isolated,
-            num_isolated=num_isolated,
             diverged=diverged,
+            **{sharing: cliffs for sharing, (cliffs, _) in kinds.items()},
+            **{f"num_{sharing}": number for sharing, (_, number) in kinds.items()},
         )
     ]
 
@@ -214,7 +214,7 @@ def _mass(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _failures(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    for sharing in ("shared", "isolated"):
+    for sharing in SHARING_NAMES:
         ends = [cell["outcomes"]["final"] for cell in teams if cell["sharing"] == sharing]
         selection = sum(end["selection_failure"]["mean"] or 0.0 for end in ends)
         failures = selection + sum(end["generation_failure"]["mean"] or 0.0 for end in ends)

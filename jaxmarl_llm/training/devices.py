@@ -23,19 +23,22 @@ _MAX_CPU_DEVICES = 16
 
 
 def check_memory(state: Any) -> None:
-    """Refuses training whose state alone is larger than the memory of the machine, or of its devices.
+    """Refuses training whose state alone is larger than the memory of this machine, or of one of its devices.
 
     Args:
-      state: a pytree of arrays or of their shapes.
+      state: a pytree of arrays, or of their shapes, with shardings.
 
     Raises:
       UserError: how much it needs, and how much there is.
     """
-    needed = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    if jax.default_backend() == "cpu":
+    leaves = jax.tree.leaves(state)
+    needed = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+    devices = leaves[0].sharding.addressable_devices
+    if all(device.platform == "cpu" for device in devices):
+        needed *= len(devices)
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:
-        there = sum((device.memory_stats() or {}).get("bytes_limit", math.inf) for device in jax.local_devices())
+        there = min((device.memory_stats() or {}).get("bytes_limit", math.inf) for device in devices)
     if needed > there:
         raise UserError(
             f"the state of training takes {needed / 1e9:,.0f} GB, and there are {there / 1e9:,.0f}: choose fewer seeds "

@@ -205,8 +205,8 @@ class _Run:
             if changed:
                 self.reporter.note(f"resuming with other software ({', '.join(changed)}): numbers may differ slightly")
             written = self.folder / METRICS_FILE
-            if found.update and not stored["unwritten"] and not last_update(written):
-                self.reporter.note(f"{written} is lost: curves will lack the updates up to now")
+            if last_update(written) < found.update - len(stored["unwritten"]):
+                self.reporter.note(f"lines of {written} are lost: curves will lack some updates up to now")
             self.reporter.note(f"resuming from update {found.update} of {self.schedule.total}")
         barrier("checkpoint read")
         if is_main_process():

@@ -263,8 +263,9 @@ class WorkflowLearner:
         self.check()
         key_params, key = jax.random.split(key)
         params = self.team.init(key_params)
-        if self.body != "own":
-            params = map_body(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
+        if self.body != "own" or base_params is not None:
+            # Policies that are tied stay the same where they start the same, in what the base lacks too.
+            params = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
         if base_params is not None:
             params = merge_base(params, base_params)
         size = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], params))[0].size if self.coherence else 0

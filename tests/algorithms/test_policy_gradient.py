@@ -308,7 +308,7 @@ def test_a_start_needs_no_lapack(network):
         ({"sharing": (0, 0)}, "each of the 3 agents"),
         ({"activation": "gelu"}, "unknown activation"),
         ({"learning_rate_schedule": "lin"}, "did you mean linear"),
-        ({"network": "gru", "gru_size": 0}, "gru_size must be at least 1"),
+        ({"network": "gru", "gru_size": 0}, "gru_size must be whole numbers from 1"),
         ({"num_envs": 0}, "num_envs must be a whole number of at least 1"),
         ({"hidden_sizes": ()}, "hidden_sizes must be a list of whole numbers"),
         ({"hidden_sizes": 64}, "hidden_sizes must be a list of whole numbers"),

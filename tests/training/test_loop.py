@@ -223,7 +223,7 @@ def test_lost_metrics_are_named(fake_config, fake_learner):
     (Path(fake_config.out) / "metrics.jsonl").unlink()
     reporter = At(0, power_cut)
     train(fake_config, resume=True, reporter=reporter)
-    assert "metrics.jsonl is lost" in reporter.notes[0] and "from update 6" in reporter.notes[1]
+    assert "metrics.jsonl are lost" in reporter.notes[0] and "from update 6" in reporter.notes[1]
 
 
 def test_a_damaged_newest_checkpoint_is_named_and_passed_over(fake_config, fake_learner):

@@ -114,6 +114,22 @@ def test_the_first_step_of_the_body_is_that_of_shared_policies(trained):
         np.testing.assert_allclose(np.linalg.norm(moved[:, part], axis=1), 0.1, rtol=1e-3)
 
 
+def test_tied_policies_share_their_adapters():
+    learner = adapted("frozen", tied=jnp.zeros(2, jnp.int32))
+
+    @jax.jit
+    def train(key):
+        state = learner.init(key, jax.tree.map(lambda leaf: leaf[:1].repeat(2, 0), learner.team.init(key)))
+        numbers = {"learning_rate": jnp.asarray(1e-2), "kl": jnp.zeros(2), "coherence_strength": jnp.zeros(())}
+        own = state.params, state.optimizer_state, state.gradient_average
+        after, *_ = run_steps(learner, *own, random_rows(learner, key), key, **numbers)
+        return flatten(state.params), flatten(after)
+
+    before, after = (np.asarray(flat) for flat in train(jax.random.key(0)))
+    np.testing.assert_array_equal(after[0], after[1])
+    assert (before[:, OWN] != after[:, OWN]).any() and (before[:, ~OWN] == after[:, ~OWN]).all()
+
+
 def test_what_the_base_lacks_is_added(key):
     learner = adapted("joint")
     _, one = tiny_team("voting", "shared", n=2)
@@ -126,9 +142,11 @@ def test_what_the_base_lacks_is_added(key):
     base, state, free = start(key)
     assert without_adapters(state.params).keys() - base.keys() == {"value_output"}
     query = state.params["layers_0"]["query_projection"]
-    assert query["lora_a"].shape == (2, 16, RANK) and (query["lora_a"][0] != query["lora_a"][1]).all()
+    assert query["lora_a"].shape == (2, 16, RANK) and query["lora_a"].any()
+    for name in ("lora_a", "lora_b"):
+        np.testing.assert_array_equal(query[name][0], query[name][1])
     assert query["lora_b"].shape == (2, RANK, 16) and not query["lora_b"].any()
     np.testing.assert_array_equal(query["kernel"], base["layers_0"]["query_projection"]["kernel"])
     flat = np.asarray(flatten(free))
-    np.testing.assert_array_equal(flat[0, ~OWN], flat[1, ~OWN])
+    np.testing.assert_array_equal(flat[0], flat[1])
     assert OWN.sum() == flat.shape[1] - sum(leaf[0].size for leaf in jax.tree.leaves(base))

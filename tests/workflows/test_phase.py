@@ -114,7 +114,7 @@ def test_parts_are_kept(tmp_path):
     ("arguments", "message"),
     [
         ("--remedies non", "unknown remedy 'non': did you mean none"),
-        ("--learning-rates nan", "--learning-rates must be finite"),
+        ("--learning-rates nan", "--learning-rates must be above 0 and finite"),
         ("--seed -1", "--seed must lie between"),
         ("--seed 4294967295", "--seed must lie between"),
         ("--sharing shred", "did you mean shared"),

@@ -7,7 +7,7 @@ from workflows.synthetic_cells import changed
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.ablation import runner
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells
-from jaxmarl_llm.workflows.ablation.matrix import WAYS
+from jaxmarl_llm.workflows.ablation.matrix import SHARING, WAYS
 from jaxmarl_llm.workflows.ablation.program import CellProgram
 
 CONFIG = changed(workflows=("voting", "single"), sizes=("tiny", "small"), iterations=5, eval_every=3, num_seeds=2)
@@ -70,13 +70,14 @@ def test_what_cells_have_in_common_is_made_once(used):
 @pytest.mark.parametrize(("body", "ranks"), [(None, [0, 4]), ("frozen", [4, 4])])
 def test_adapters_are_another_program(used, body, ranks):
     settings = {} if body is None else {"body": body}
-    config = changed(CONFIG, workflows=("voting",), sizes=("tiny",), sharing=WAYS, learner_args=settings)
+    ways = SHARING if body else WAYS
+    config = changed(CONFIG, workflows=("voting",), sizes=("tiny",), sharing=ways, learner_args=settings)
     cells = ablation_cells(config)
     train = runner.make_runner(config, cells)
-    assert [train(cell, lambda *_: None).cell.sharing for cell in cells] == ["shared", "isolated", "adapters"]
-    assert len(used["based"]) == 1 and used["tied"][:: config.iterations] == [(0, 0), (0, 1), (0, 1)]
-    learners = [train.learner(cell) for cell in (cells[0], cells[2])]
-    assert len(used["compiled"]) == 2 and [one.team.decoder.config.lora_rank for one in learners] == ranks
+    assert [train(cell, lambda *_: None).cell.sharing for cell in cells] == list(ways)
+    assert len(used["based"]) == 1 and used["tied"][:: config.iterations] == [(0, 0), (0, 1), (0, 1)][: len(ways)]
+    learners = [train.learner(cell) for cell in (cells[0], cells[-1])]
+    assert len(used["compiled"]) == len(ways) - 1 and [one.team.decoder.config.lora_rank for one in learners] == ranks
     assert [one.body for one in learners] == ([body] * 2 if body else ["own", "joint"])
 
 

@@ -119,7 +119,9 @@ def run_lanes(
         spread = jax.shard_map(of_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
         lowered = jax.jit(spread, donate_argnums=range(2, len(specs))).lower(one_for_all, *of_lanes)
         # In a thread: a signal to this one is answered only between two lines of Python.
+        compiler = concurrent.futures.ThreadPoolExecutor(1)
         job = compiler.submit(lowered.compile, _ON_CPU if on_cpu else {})
+        compiler.shutdown(wait=False)
         while not job.done():
             concurrent.futures.wait([job], timeout=1.0)
             on_wait()
@@ -128,7 +130,6 @@ def run_lanes(
     def number_of(evaluation: int) -> jax.Array:
         return jax.device_put(jnp.asarray(evaluation, jnp.uint32), NamedSharding(mesh, whole))
 
-    compiler = concurrent.futures.ThreadPoolExecutor(1)
     begin = time.perf_counter()
     lanes = jax.device_put(settings, NamedSharding(mesh, split))
     base_params = jax.device_put(jax.tree.map(np.asarray, base_params), NamedSharding(mesh, whole))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.training.config import Settings
 
 STUDY = ("voting", "eval_opt", "orch_workers", "single")
@@ -143,8 +144,12 @@ def check_ablation(config: Ablation) -> None:
     check_whole_options(config, *whole, "eval_problems", "cliff_window")
     if not 0 <= config.seed < 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and {2**32 - config.num_seeds - 1}, got {config.seed}")
-    if not config.learning_rate > 0:
-        raise UserError(f"--learning-rate must be above 0, got {config.learning_rate}")
+    if not 0 < config.learning_rate <= LARGEST_FLOAT:
+        raise UserError(f"--learning-rate must be above 0 and finite in 32 bits, got {config.learning_rate}")
+    if "adapters" in config.sharing and "body" in config.learner_args:
+        raise UserError(
+            "--sharing adapters learns the body jointly: leave body out of --learner-args, or adapters out of --sharing"
+        )
     if not 0 < config.cliff_drop < 1:
         raise UserError(f"--cliff-drop must lie between 0 and 1, got {config.cliff_drop}")
 
@@ -169,7 +174,7 @@ def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[
         for task in config.tasks
         for size in config.sizes
         for workflow in config.workflows
-        for sharing in (config.sharing if len(roles_of[workflow]) > 1 else config.sharing[:1])
+        for sharing in (config.sharing if len(roles_of[workflow]) > 1 else sorted(config.sharing, key=WAYS.index)[:1])
     ]
 
 

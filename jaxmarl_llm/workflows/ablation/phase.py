@@ -3,11 +3,11 @@
 import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.training.config import Settings
 from jaxmarl_llm.workflows.ablation.matrix import SHARING, check_whole_options
 
@@ -103,8 +103,9 @@ def check_phase(config: Phase) -> None:
     check_whole_options(config, *whole)
     if min(config.copies) < 1:
         raise UserError(f"--copies must be at least 1, got {min(config.copies)}")
-    if not all(0 < rate < math.inf for rate in config.learning_rates):
-        raise UserError(f"--learning-rates must be finite and above 0, got {min(config.learning_rates)}")
+    for rate in config.learning_rates:
+        if not 0 < rate <= LARGEST_FLOAT:
+            raise UserError(f"--learning-rates must be above 0 and finite in 32 bits, got {rate}")
     if not 0 <= config.seed <= 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, as must the last seed, got {config.seed}")
     if config.group_size < 2:

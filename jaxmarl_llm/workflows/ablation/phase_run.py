@@ -80,9 +80,13 @@ def run_phase(
     from jaxmarl_llm.training.loop import TrainingInterrupted
     from jaxmarl_llm.training.runs import versions
 
-    if train is None:
-        from jaxmarl_llm.workflows.ablation.phase_training import train_copies as train
     check_phase(config)
+    if train is None:
+        from jaxmarl_llm.workflows.ablation.phase_training import make_learner, train_copies
+
+        train = train_copies
+        for copies in config.copies:
+            make_learner(config, copies)
     check_phase_folder(folder, config, resume)
     parts: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -99,7 +103,8 @@ def run_phase(
 
             def on_evaluation(share, accuracy, copies=copies):
                 on_progress(copies, share, accuracy)
-                if stop.number is not None:
+                # A part that is done is kept.
+                if stop.number is not None and share < 1:
                     raise TrainingInterrupted(
                         f"stopped by {signal.Signals(stop.number).name} with "
                         f"{len(parts)} of {len(config.copies)} parts done; "

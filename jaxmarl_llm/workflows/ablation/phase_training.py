@@ -10,6 +10,33 @@ from jaxmarl_llm import workflows
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
+from jaxmarl_llm.workflows.learner import WorkflowLearner
+from jaxmarl_llm.workflows.pretraining import Pretraining
+
+
+def make_learner(config: Phase, copies: int) -> tuple[WorkflowLearner, Pretraining]:
+    """The learner of a number of copies, with a policy for each role and no remedy, and how its base policy is made.
+
+    Raises:
+      UserError: a task, a size and a number of copies that do not go together, or a setting of the pretraining.
+    """
+    task = workflows.make_task(config.task, level=config.level)
+    # One base policy for all numbers of copies, so that they differ in nothing else.
+    teams = [workflows.make_workflow("voting", n=n) for n in config.copies]
+    pretraining = workflows.make_pretraining(task, *teams, decoder=config.size, **config.pretraining_args)
+    bound = pretraining.bounds[config.copies.index(copies)]
+    learner = WorkflowLearner(
+        bound=bound,
+        team=workflows.make_team(bound.workflow, Decoder(pretraining.decoder), "isolated"),
+        num_problems=config.num_problems,
+        group_size=config.group_size,
+        normalize_by_copies=False,
+        coherence=True,
+        clip_roles=True,
+        diagnostic_episodes=0,
+    )
+    learner.check()
+    return learner, pretraining
 
 
 def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
@@ -26,26 +53,12 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
       how often it `returns` to its best parameters.
 
     Raises:
-      UserError: a task, a size and a number of copies that do not go together.
+      UserError: see `make_learner`.
     """
-    task = workflows.make_task(config.task, level=config.level)
-    # One base policy for all numbers of copies, so that they differ in nothing else.
-    teams = [workflows.make_workflow("voting", n=n) for n in config.copies]
-    pretraining = workflows.make_pretraining(task, *teams, decoder=config.size, **config.pretraining_args)
-    bound = pretraining.bounds[config.copies.index(copies)]
-    learner = workflows.WorkflowLearner(
-        bound=bound,
-        team=workflows.make_team(bound.workflow, Decoder(pretraining.decoder), "isolated"),
-        num_problems=config.num_problems,
-        group_size=config.group_size,
-        normalize_by_copies=False,
-        coherence=True,
-        clip_roles=True,
-        diagnostic_episodes=0,
-    )
-    learner.check()
+    learner, pretraining = make_learner(config, copies)
+    bound = learner.bound
     base_params = workflows.base_policy(pretraining, on_metrics=lambda metrics: on_evaluation(0.0, math.nan))
-    problems = task.held_out(config.eval_problems)
+    problems = bound.task.held_out(config.eval_problems)
     programs = programs_of(config, copies)
     num_lanes = sum(len(lanes) for _, lanes in programs)
     num_evaluations = config.iterations // config.eval_every

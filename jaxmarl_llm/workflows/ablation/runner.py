@@ -88,7 +88,7 @@ class CellRunner:
         settings = {name: getattr(config, name) for name in _SETTINGS} | config.learner_args
         settings.setdefault("total_updates", float(config.iterations))
         if _has_adapters(cell):
-            settings.setdefault("body", "joint")
+            settings["body"] = "joint"
         decoder = pretraining.decoder
         if settings.get("body", "own") != "own":
             decoder = dataclasses.replace(decoder, lora_rank=LORA_RANK)
