@@ -396,3 +396,12 @@ def test_the_python_interface_is_loaded_on_first_use():
     assert {"train", "evaluate", "load_run"} <= set(dir(training))
     with pytest.raises(AttributeError):
         training.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("command", ["presets", "--version"])
+def test_a_reader_that_has_gone_is_status_141(command):
+    arguments = [sys.executable, "-m", "jaxmarl_llm.cli", command]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == 141 and not error

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 from jaxmarl_llm.envs import environment_names
@@ -26,6 +27,7 @@ from jaxmarl_llm.training.config import (
     preset_description,
     preset_names,
 )
+from jaxmarl_llm.training.devices import check_memory, place
 
 
 def test_learner_fields_have_the_learners_names_and_defaults():
@@ -250,3 +252,11 @@ def test_environment_from_an_import_path(tmp_path, monkeypatch):
         build_environment(TrainConfig(env="no_such_package:Mine"))
     with pytest.raises(UserError, match="did you mean max_steps"):
         build_environment(dataclasses.replace(config, env_args={"max_step": 7}))
+
+
+def test_a_state_larger_than_the_memory_is_refused():
+    sharding = place(1, 3).replicated
+    small, large = (jax.ShapeDtypeStruct((size, 10**6), "float32", sharding=sharding) for size in (1, 10**9))
+    check_memory([small])
+    with pytest.raises(UserError, match="the state of training takes 4,000,000 GB"):
+        check_memory([small, small, large])
