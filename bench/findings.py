@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from scipy.stats import t as student
 
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
 from jaxmarl_llm.report.ablation_plots import accuracy_figure
@@ -41,14 +42,12 @@ RUNS = {
 WAYS = ("shared", "isolated")
 TEAMS = ("voting", "eval_opt", "orch_workers")
 WINDOW = 5
-# Two-sided 95 % points of Student's t, by degrees of freedom.
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 8: 2.306, 9: 2.262, 14: 2.145}
 
 
 def interval(values) -> dict[str, float]:
     """Mean of `[S]` and half the width of its 95 % Student interval."""
     values = np.asarray(values, float)
-    half = STUDENT[len(values) - 1] * values.std(ddof=1) / len(values) ** 0.5
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
     return {"mean": round(float(values.mean()), 4), "half": round(float(half), 4)}
 
 
@@ -205,9 +204,9 @@ def main():
     parser.add_argument("--runs", type=Path, default=Path("runs/findings"))
     runs = parser.parse_args().runs
     for name, options in RUNS.items():
-        if not (runs / name / "results.json").exists():
-            command = [sys.executable, "-m", "jaxmarl_llm.cli", "ablate", *options.split(), "--out", str(runs / name)]
-            subprocess.run([*command, *(["--resume"] if (runs / name).exists() else [])], check=True)
+        command = [sys.executable, "-m", "jaxmarl_llm.cli", "ablate", *options.split(), "--out", str(runs / name)]
+        # What is there already is kept, if it is of the same settings.
+        subprocess.run([*command, *(["--resume"] if (runs / name).exists() else [])], check=True)
     tables = {table.__name__: list(table(runs)) for table in TABLES}
     for table in TABLES:
         rows = tables[table.__name__]
