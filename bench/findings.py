@@ -192,10 +192,10 @@ def draw_sharing(runs: Path):
 
 
 def save(figure, name: str):
-    """Writes a picture of few colours, which is a third of the size."""
+    """Writes a picture of 256 colours, which is half the size."""
     path = ROOT / "docs" / "images" / f"{name}.png"
     figure.savefig(path, dpi=110)
-    Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def main():
