@@ -27,10 +27,7 @@ _NOT_SETTINGS = ("critic", "action_critic", "decoder")
 
 
 def iql(env: Environment, **settings: Any) -> ValueLearner:
-    """Independent Q-learning (Tan 1993): each agent learns from its own reward, as if the others were scenery.
-
-    See `value_learner`.
-    """
+    """Independent Q-learning (Tan 1993): each agent learns from its own reward alone. See `value_learner`."""
     return value_learner(env, mixer="none", **settings)
 
 
