@@ -23,6 +23,7 @@ from jaxmarl_llm.report.ablation_plots import accuracy_figure
 from jaxmarl_llm.report.phase_plots import phase_figure
 from jaxmarl_llm.workflows.ablation.matrix import Cell
 from jaxmarl_llm.workflows.ablation.results import CellResult, load_cell
+from jaxmarl_llm.workflows.collapse import find_cliffs
 
 ROOT = Path(__file__).parents[1]
 VOTING = "quick --workflows voting --num-seeds 5 --num-problems 16"
@@ -59,11 +60,12 @@ def cell(runs: Path, name: str, workflow: str, sharing: str) -> CellResult:
 
 
 def ends(result: CellResult) -> dict[str, np.ndarray]:
-    """`[S]` of base, peak, final (best and last mean over a window of evaluations), gain and drop."""
-    curve = result.accuracy.astype(float)
-    smooth = np.stack([curve[k : k + WINDOW].mean(0) for k in range(len(curve) - WINDOW + 1)])
-    base, peak, final = curve[0], smooth.max(0), smooth[-1]
-    return {"base": base, "peak": peak, "final": final, "gain": final - base, "drop": peak - final}
+    """`[S]` of base, peak, final, gain and drop; see `find_cliffs`."""
+    report, base = find_cliffs(result.accuracy, window=WINDOW), result.accuracy[0]
+    return {name: getattr(report, name) for name in ("peak", "final", "drop")} | {
+        "base": base,
+        "gain": report.final - base,
+    }
 
 
 def role_mean(result: CellResult, name: str, role: str, points=slice(None)) -> np.ndarray:

@@ -16,12 +16,12 @@ from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.training.config import (
     FIELDS,
     TrainConfig,
-    check_config,
     has_schedule,
     load_preset,
     load_yaml,
     preset_names,
 )
+from jaxmarl_llm.training.config_check import check_config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -226,7 +226,7 @@ def _scaled(gain):
 def _linear(config, features, *, scale=1.0, use_bias=False, rank=0, **settings):
     settings |= {"dtype": config.dtype, "param_dtype": config.param_dtype}
     if rank:
-        settings |= {"rank": rank, "scale": config.lora_alpha / rank}
+        settings |= {"rank": rank, "adapter_scale": config.lora_alpha / rank}
     return dense(features, _scaled(scale), use_bias=use_bias, **settings)
 
 

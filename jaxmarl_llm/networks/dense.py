@@ -9,17 +9,17 @@ from flax import linen as nn
 
 
 class AdaptedDense(nn.Dense):
-    """A dense layer with a low-rank adapter, `x W + scale * x A B` (LoRA, Hu et al. 2021, eq. 3).
+    """A dense layer with a low-rank adapter, `x W + adapter_scale * x A B` (LoRA, Hu et al. 2021, eq. 3).
 
     B begins at 0, so that the layer begins as one without an adapter.
 
     Attributes:
       rank: of the adapter: `lora_a` is `[inputs, rank]`, `lora_b` `[rank, features]`.
-      scale: factor on what the adapter adds.
+      adapter_scale: factor on what the adapter adds.
     """
 
     rank: int = 1
-    scale: float = 1.0
+    adapter_scale: float = 1.0
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -32,7 +32,7 @@ class AdaptedDense(nn.Dense):
         for matrix in (down, up):
             contract = (((inputs.ndim - 1,), (0,)), ((), ()))
             inputs = dot_general(inputs.astype(out.dtype), matrix.astype(out.dtype), contract, precision=self.precision)
-        return out + self.scale * inputs
+        return out + self.adapter_scale * inputs
 
 
 def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: int = 0, **settings: Any) -> nn.Dense:
@@ -43,7 +43,7 @@ def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: 
       kernel_init: initialiser of the kernel `[inputs, features]`.
       use_bias: whether a bias is added.
       rank: of an adapter, see `AdaptedDense`; 0 for none.
-      **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; `scale` of an adapter.
+      **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; `adapter_scale`.
     """
     # With several batch axes XLA's CPU compiler transposes an operand of the kernel's gradient element by element:
     # the gradient of a whole network then takes a fifth to a third longer.

@@ -13,7 +13,8 @@ from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.envs.registry import environment_factory
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.registry import call_factory
-from jaxmarl_llm.training.config import FIELDS, TrainConfig, check_config, learner_settings
+from jaxmarl_llm.training.config import FIELDS, TrainConfig, learner_settings
+from jaxmarl_llm.training.config_check import check_config
 
 _VALUE_FAMILY = ("iql", "vdn", "qmix", "weighted_qmix")
 # What the environment and the name of the algorithm decide.

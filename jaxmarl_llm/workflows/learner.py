@@ -21,8 +21,8 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Score
 from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
 from jaxmarl_llm.workflows import diagnostics
-from jaxmarl_llm.workflows.adapters import BODIES, map_body, merge_base
 from jaxmarl_llm.workflows.assessment import CREDITS, assess
+from jaxmarl_llm.workflows.body import BODIES, map_body, merge_base
 from jaxmarl_llm.workflows.bound import BoundWorkflow
 from jaxmarl_llm.workflows.gradients import ROLE_WEIGHTINGS
 from jaxmarl_llm.workflows.graph import Call

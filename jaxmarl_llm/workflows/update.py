@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten, minibatch_columns, unflattener
-from jaxmarl_llm.workflows.adapters import own_mask
+from jaxmarl_llm.workflows.body import own_mask
 from jaxmarl_llm.workflows.gradients import clip_each, combine_roles, damp_coherent
 from jaxmarl_llm.workflows.loss import CallRows, sequence_sums
 

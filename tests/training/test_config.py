@@ -14,7 +14,6 @@ from jaxmarl_llm.training.build import build_environment, build_learner
 from jaxmarl_llm.training.config import (
     FIELDS,
     TrainConfig,
-    check_config,
     config_from_mapping,
     differences,
     dump_yaml,
@@ -27,6 +26,7 @@ from jaxmarl_llm.training.config import (
     preset_description,
     preset_names,
 )
+from jaxmarl_llm.training.config_check import check_config
 from jaxmarl_llm.training.devices import check_memory, place
 
 

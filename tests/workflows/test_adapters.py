@@ -7,7 +7,7 @@ import pytest
 from workflows.tiny_team import learner_of, tiny_team, without_role
 
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten
-from jaxmarl_llm.workflows.adapters import own_mask
+from jaxmarl_llm.workflows.body import own_mask
 from jaxmarl_llm.workflows.loss import CallRows
 from jaxmarl_llm.workflows.rollout import CallSamples
 from jaxmarl_llm.workflows.update import run_steps
