@@ -1,6 +1,7 @@
 """Language models: one decoder, sampling and scoring of completions."""
 
-from jaxmarl_llm.llm.config import DecoderConfig, decoder_config
+from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, merge_adapter, split_adapters, unmerge_adapter
+from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling, decoder_config
 from jaxmarl_llm.llm.decoder import Cache, Decoder, init_cache
 from jaxmarl_llm.llm.distribution import token_log_probs
 from jaxmarl_llm.llm.sampling import Generation, generate
@@ -11,10 +12,16 @@ __all__ = [
     "Decoder",
     "DecoderConfig",
     "Generation",
+    "RopeScaling",
     "Score",
     "decoder_config",
     "generate",
+    "init_adapters",
     "init_cache",
+    "join_adapters",
+    "merge_adapter",
     "score",
+    "split_adapters",
     "token_log_probs",
+    "unmerge_adapter",
 ]

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.arguments import check_kind, check_number, check_whole
+from jaxmarl_llm.arguments import check_kind, check_number, check_whole, elements
 from jaxmarl_llm.errors import UserError, unknown_name
 
 DTYPES = ("float32", "bfloat16")
+LORA_TARGETS = ("query", "key", "value", "attention_output", "gate", "up", "down")
 # Named by their number of parameters at a vocabulary of about 64: 0.05, 0.2, 0.8 and 3 million.
 PRESETS = {
     "tiny": {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64},
@@ -16,6 +17,31 @@ PRESETS = {
     "base": {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 384},
     "medium": {"hidden_size": 256, "num_layers": 5, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 512},
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How Llama 3.1 and later slow down the rotary angles for contexts longer than the first training (Meta 2024).
+
+    Attributes:
+      factor: by which slow angles turn slower still.
+      low_frequency_factor, high_frequency_factor: angles that turn less often than the first in `original_max_length`
+        tokens are slowed down, those that turn more often than the second stay, and between them it is interpolated.
+      original_max_length: context of the first training, in tokens.
+    """
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_max_length: int
+
+    def __post_init__(self):
+        check_number("factor", self.factor, at_least=1.0)
+        check_number("low_frequency_factor", self.low_frequency_factor, above=True)
+        check_number(
+            "high_frequency_factor", self.high_frequency_factor, at_least=self.low_frequency_factor, above=True
+        )
+        check_whole("original_max_length", self.original_max_length, at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +57,7 @@ class DecoderConfig:
       head_dim: D, width of a head, even; by default `hidden_size / num_heads`.
       intermediate_size: F, width inside the gated layer.
       rope_base: base of the rotary angles (Su et al. 2021).
+      rope_scaling: of the rotary angles; None for none.
       norm_epsilon: added to the mean square in every norm.
       qk_norm: norm of each head's queries and keys before the rotation (Qwen3).
       attention_bias: biases of the query, key and value projections (Qwen2).
@@ -38,6 +65,11 @@ class DecoderConfig:
       value_head: a value for each token beside the logits.
       lora_rank: of the low-rank adapters of a layer's projections (LoRA, Hu et al. 2021); 0 for none.
       lora_alpha: what an adapter adds is multiplied by `lora_alpha / lora_rank`.
+      lora_targets: the projections that have an adapter, of `LORA_TARGETS`.
+      num_adapters: P, adapters and value heads that the parameters hold, of which each row of a batch uses the one of
+        its number; 0 for one that all rows use, without an axis for it.
+      scan_layers: parameters of all layers are stacked on a leading axis, and one layer is compiled for all; for deep
+        decoders.
       max_length: most tokens of a sequence, prompt and completion.
       dtype: of the computation, `"float32"` or `"bfloat16"`; norms, softmax, logits and values are float32 always.
       param_dtype: of the parameters, likewise. `jnp.float32` and the like become their names.
@@ -55,6 +87,7 @@ class DecoderConfig:
     max_length: int
     head_dim: int = 0
     rope_base: float = 10000.0
+    rope_scaling: RopeScaling | None = None
     norm_epsilon: float = 1e-5
     qk_norm: bool = False
     attention_bias: bool = False
@@ -62,6 +95,9 @@ class DecoderConfig:
     value_head: bool = False
     lora_rank: int = 0
     lora_alpha: float = 8.0
+    lora_targets: tuple[str, ...] = LORA_TARGETS
+    num_adapters: int = 0
+    scan_layers: bool = False
     dtype: str = "float32"
     param_dtype: str = "float32"
 
@@ -69,14 +105,20 @@ class DecoderConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type is int:
-                check_whole(field.name, value, at_least=0 if field.name in ("head_dim", "lora_rank") else 1)
+                may_be_0 = field.name in ("head_dim", "lora_rank", "num_adapters")
+                check_whole(field.name, value, at_least=0 if may_be_0 else 1)
             elif field.type is bool:
                 check_kind(field.name, value, bool)
             elif field.type is float:
                 check_number(field.name, value, above=True)
                 object.__setattr__(self, field.name, float(value))
-            else:
+            elif field.name.endswith("dtype"):
                 object.__setattr__(self, field.name, _dtype_name(field.name, value))
+        check_kind("rope_scaling", self.rope_scaling, RopeScaling, type(None))
+        object.__setattr__(self, "lora_targets", elements("lora_targets", self.lora_targets, str))
+        for target in self.lora_targets:
+            if target not in LORA_TARGETS:
+                raise unknown_name("target of an adapter", target, LORA_TARGETS)
         if not self.head_dim:
             if self.hidden_size % self.num_heads:
                 raise UserError(
@@ -96,10 +138,20 @@ class DecoderConfig:
         attention = 2 * width * queries + 2 * width * keys
         attention += self.attention_bias * (queries + 2 * keys) + self.qk_norm * 2 * self.head_dim
         layer = attention + 3 * width * self.intermediate_size + 2 * width
-        inputs_and_outputs = 7 * width + 2 * queries + 2 * keys + 3 * self.intermediate_size
-        layer += self.lora_rank * inputs_and_outputs
+        inner = self.intermediate_size
+        ends = {
+            "query": width + queries,
+            "key": width + keys,
+            "value": width + keys,
+            "attention_output": queries + width,
+            "gate": width + inner,
+            "up": width + inner,
+            "down": inner + width,
+        }
+        copies = max(1, self.num_adapters)
+        layer += copies * self.lora_rank * sum(ends[target] for target in self.lora_targets)
         tables = (1 if self.tied_embeddings else 2) * self.vocab_size * width
-        return self.num_layers * layer + tables + width + self.value_head * (width + 1)
+        return self.num_layers * layer + tables + width + copies * self.value_head * (width + 1)
 
 
 def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> DecoderConfig:

@@ -1,7 +1,7 @@
 """The decoder-only transformer, the same one for training, for prompts and for one token after the other."""
 
-import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from flax import struct
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.layers import RMSNorm, grouped_attention, rotary_angles, rotate
-from jaxmarl_llm.networks.dense import dense
+from jaxmarl_llm.networks.dense import AdaptedDense, ChosenDense, dense
 
 
 @struct.dataclass
@@ -19,13 +19,14 @@ class Cache:
     """What the tokens so far have left for those that follow.
 
     Attributes:
-      keys, values: a tuple with one `[B, K, S, D]` a layer: K heads, S slots.
+      keys, values: a tuple with one `[B, K, S, D]` a layer, or with `scan_layers` one array `[num_layers, B, K, S, D]`:
+        K heads, S slots.
       valid: `[B, S]` bool, slots that hold a token, not padding.
       length: `[]` int32, slots filled so far; the next tokens go behind them.
     """
 
-    keys: tuple[jax.Array, ...]
-    values: tuple[jax.Array, ...]
+    keys: tuple[jax.Array, ...] | jax.Array
+    values: tuple[jax.Array, ...] | jax.Array
     valid: jax.Array
     length: jax.Array
 
@@ -33,7 +34,7 @@ class Cache:
         """The same cache with so many more empty slots."""
 
         def pad(x):
-            return jnp.pad(x, ((0, 0), (0, 0), (0, slots), (0, 0)))
+            return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, slots), (0, 0)))
 
         keys, values = jax.tree.map(pad, (self.keys, self.values))
         return Cache(keys, values, jnp.pad(self.valid, ((0, 0), (0, slots))), self.length)
@@ -54,7 +55,10 @@ def init_cache(config: DecoderConfig, batch: int, length: int, dtype: str | None
     check_whole("batch", batch, at_least=1)
     check_whole("length", length, at_least=1)
     shape = (batch, config.num_kv_heads, length, config.head_dim)
-    empty = (jnp.zeros(shape, dtype or config.dtype),) * config.num_layers
+    if config.scan_layers:
+        empty = jnp.zeros((config.num_layers, *shape), dtype or config.dtype)
+    else:
+        empty = (jnp.zeros(shape, dtype or config.dtype),) * config.num_layers
     return Cache(empty, empty, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))
 
 
@@ -76,12 +80,25 @@ class Decoder(nn.Module):
         table = (config.vocab_size, config.hidden_size)
         embedding_init = nn.initializers.normal(config.hidden_size**-0.5)
         self.embedding = self.param("embedding", embedding_init, table, config.param_dtype)
-        self.layers = [DecoderLayer(config) for _ in range(config.num_layers)]
+        if config.scan_layers:
+            scanned = nn.scan(
+                DecoderLayer,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0),
+                length=config.num_layers,
+            )
+            self.layers: Any = scanned(config)
+        else:
+            self.layers = [DecoderLayer(config) for _ in range(config.num_layers)]
         self.norm = _norm(config)
         if not config.tied_embeddings:
             self.output = _linear(config, config.vocab_size)
         if config.value_head:
-            self.value_output = dense(1, _scaled(0.1), dtype="float32")
+            if config.num_adapters:
+                self.value_output: Any = ChosenDense(1, config.num_adapters, _scaled(0.1), dtype="float32")
+            else:
+                self.value_output = dense(1, _scaled(0.1), dtype="float32")
 
     def __call__(
         self,
@@ -89,6 +106,7 @@ class Decoder(nn.Module):
         position: jax.Array | None = None,
         valid: jax.Array | None = None,
         cache: Cache | None = None,
+        adapter: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None, Cache | None]:
         """Logits for the token after each, and values.
 
@@ -97,16 +115,18 @@ class Decoder(nn.Module):
           position: `[B, L]` int32, counted from 0 at each sequence's first token; `0 ... L - 1` by default.
           valid: `[B, L]` bool, tokens rather than padding; all by default.
           cache: of the tokens before these; it has L free slots.
+          adapter: `[B]` int32, the number of each row's adapter, below `num_adapters`; None without them.
 
         Returns:
           `(logits [B, L, V] float32, value [B, L] float32 or None, cache)`. What stands at padding means nothing. With
           a cache that turns out to be full inside jit, logits and values are nan.
 
         Raises:
-          ValueError: no `[B, L]` integers, more tokens than `max_length`, or a cache that is known to be full.
+          ValueError: no `[B, L]` integers, more tokens than `max_length`, a cache that is known to be full, or adapters
+            without their numbers, or numbers without adapters.
         """
-        hidden, cache = self.hidden(tokens, position, valid, cache)
-        return self.logits(hidden), self.value(hidden), cache
+        hidden, cache = self.hidden(tokens, position, valid, cache, adapter)
+        return self.logits(hidden), self.value(hidden, adapter), cache
 
     def hidden(
         self,
@@ -114,6 +134,7 @@ class Decoder(nn.Module):
         position: jax.Array | None = None,
         valid: jax.Array | None = None,
         cache: Cache | None = None,
+        adapter: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache | None]:
         """The normed vectors `[B, L, E]` that `logits` and `value` read, and the cache; arguments as for a call."""
         config = self.config
@@ -123,6 +144,7 @@ class Decoder(nn.Module):
         batch, length = tokens.shape
         if length > config.max_length:
             raise ValueError(f"{length} tokens exceed max_length {config.max_length} of the decoder")
+        chosen = self.chosen(adapter, batch)
         if position is None:
             position = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
         if valid is None:
@@ -139,16 +161,20 @@ class Decoder(nn.Module):
             valid = jax.lax.dynamic_update_slice_in_dim(cache.valid, valid, start, axis=1)
         earlier = jnp.arange(valid.shape[1])[None] <= start + jnp.arange(length)[:, None]
         mask = valid[:, None] & earlier[None]
-        angles = rotary_angles(position, config.head_dim, config.rope_base)
+        angles = rotary_angles(position, config.head_dim, config.rope_base, config.rope_scaling)
         x = self.embedding.astype(config.dtype)[tokens]
-        keys, values = [], []
-        for index, layer in enumerate(self.layers):
-            stored = None if cache is None else (cache.keys[index], cache.values[index], start)
-            x, (layer_keys, layer_values) = layer(x, angles, mask, stored)
-            keys.append(layer_keys)
-            values.append(layer_values)
+        stored = None if cache is None else (cache.keys, cache.values)
+        if config.scan_layers:
+            x, (keys, values) = self.layers(x, angles, mask, chosen, start, stored)
+        else:
+            pairs = [None] * config.num_layers if stored is None else zip(*stored, strict=True)
+            found = []
+            for layer, pair in zip(self.layers, pairs, strict=True):
+                x, both = layer(x, angles, mask, chosen, start, pair)
+                found.append(both)
+            keys, values = zip(*found, strict=True)
         if cache is not None:
-            cache = Cache(tuple(keys), tuple(values), valid, cache.length + length)
+            cache = Cache(keys, values, valid, cache.length + length)
         hidden = self.norm(x)
         # How many slots are filled is not known before compilation; what is written past the end would hide the tokens
         # there without a trace.
@@ -161,9 +187,29 @@ class Decoder(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[-1]) @ self.embedding.astype(hidden.dtype).T
         return rows.reshape(*hidden.shape[:-1], -1).astype(jnp.float32)
 
-    def value(self, hidden: jax.Array) -> jax.Array | None:
-        """`[..., E]` to `[...]` float32; None without a value head."""
-        return self.value_output(hidden.astype(jnp.float32))[..., 0] if self.config.value_head else None
+    def value(self, hidden: jax.Array, adapter: jax.Array | None = None) -> jax.Array | None:
+        """`[B, ..., E]` to `[B, ...]` float32, with the heads of the rows' adapters; None without a value head."""
+        if not self.config.value_head:
+            return None
+        hidden, chosen = hidden.astype(jnp.float32), self.chosen(adapter, hidden.shape[0])
+        out = self.value_output(hidden) if chosen is None else self.value_output(hidden, chosen)
+        return out[..., 0]
+
+    def chosen(self, adapter: jax.Array | None, batch: int) -> jax.Array | None:
+        """`[B, P]` float32, 1 at each row's adapter; None where rows have none of their own."""
+        count = self.config.num_adapters
+        if adapter is None and count and self.is_initializing():
+            adapter = jnp.zeros(batch, jnp.int32)
+        if (adapter is None) == (count > 0):
+            raise ValueError(
+                f"the decoder has num_adapters={count}: "
+                + ("give each row's number in adapter" if count else "no row has one")
+            )
+        if adapter is None:
+            return None
+        if adapter.shape != (batch,):
+            raise ValueError(f"adapter must have shape [B] = {(batch,)}, got {adapter.shape}")
+        return jax.nn.one_hot(adapter, count)
 
 
 class DecoderLayer(nn.Module):
@@ -176,25 +222,30 @@ class DecoderLayer(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, angles, mask, stored):
+    def __call__(self, x, angles, mask, chosen, start, stored):
         """One layer.
 
         Args:
           x: `[B, L, E]` float.
           angles: of the tokens' positions.
           mask: `[B, L, S]` bool, slots that each token attends to.
-          stored: `(keys, values, start)`, arrays `[B, K, S, D]` whose slots from `start` on are the tokens'; None where
-            the slots are the tokens themselves.
+          chosen: `[B, P]` float, 1 at each row's adapter, or None.
+          start: `[]` int32, the slot of the first token.
+          stored: `(keys, values)`, `[B, K, S, D]` of all slots; None where the slots are the tokens themselves.
 
         Returns:
           `(x, (keys, values))`, those attended to.
         """
         config = self.config
         out_scale = 1.0 / math.sqrt(2 * config.num_layers)
-        linear = functools.partial(_linear, config, rank=config.lora_rank)
+
+        def linear(y, features, name, **settings):
+            rank = config.lora_rank if name.removesuffix("_projection") in config.lora_targets else 0
+            layer = _linear(config, features, rank=rank, name=name, **settings)
+            return layer(y, chosen) if isinstance(layer, AdaptedDense) else layer(y)
 
         def heads(y, count, name):
-            y = linear(count * config.head_dim, use_bias=config.attention_bias, name=f"{name}_projection")(y)
+            y = linear(y, count * config.head_dim, f"{name}_projection", use_bias=config.attention_bias)
             y = y.reshape(*y.shape[:-1], count, config.head_dim)
             if config.qk_norm and name != "value":
                 y = _norm(config, name=f"{name}_norm")(y)
@@ -205,18 +256,16 @@ class DecoderLayer(nn.Module):
         keys = jnp.swapaxes(heads(y, config.num_kv_heads, "key"), 1, 2)
         values = jnp.swapaxes(heads(y, config.num_kv_heads, "value"), 1, 2)
         if stored is not None:
-            *before, start = stored
             keys, values = (
                 jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
-                for old, new in zip(before, (keys, values), strict=True)
+                for old, new in zip(stored, (keys, values), strict=True)
             )
         y = grouped_attention(query, keys, values, mask)
-        x = x + linear(config.hidden_size, scale=out_scale, name="attention_output")(y.astype(x.dtype))
+        x = x + linear(y.astype(x.dtype), config.hidden_size, "attention_output", scale=out_scale)
         y = _norm(config, name="gated_norm")(x)
-        gate = linear(config.intermediate_size, name="gate")(y)
-        up = linear(config.intermediate_size, name="up")(y)
-        down = linear(config.hidden_size, scale=out_scale, name="down")
-        return x + down(nn.silu(gate) * up), (keys, values)
+        gate = linear(y, config.intermediate_size, "gate")
+        up = linear(y, config.intermediate_size, "up")
+        return x + linear(nn.silu(gate) * up, config.hidden_size, "down", scale=out_scale), (keys, values)
 
 
 def _scaled(gain):
@@ -226,7 +275,7 @@ def _scaled(gain):
 def _linear(config, features, *, scale=1.0, use_bias=False, rank=0, **settings):
     settings |= {"dtype": config.dtype, "param_dtype": config.param_dtype}
     if rank:
-        settings |= {"rank": rank, "adapter_scale": config.lora_alpha / rank}
+        settings |= {"rank": rank, "adapter_scale": config.lora_alpha / rank, "num_adapters": config.num_adapters}
     return dense(features, _scaled(scale), use_bias=use_bias, **settings)
 
 

@@ -2,7 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+
+from jaxmarl_llm.llm.config import RopeScaling
 
 
 class RMSNorm(nn.Module):
@@ -26,18 +29,27 @@ class RMSNorm(nn.Module):
         return x.astype(self.dtype) * scale.astype(self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
 
 
-def rotary_angles(position: jax.Array, head_dim: int, base: float) -> tuple[jax.Array, jax.Array]:
+def rotary_angles(
+    position: jax.Array, head_dim: int, base: float, scaling: RopeScaling | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Cosine and sine of a position's angles (Su et al. 2021, eq. 15).
 
     Args:
       position: `[B, L]` int32.
       head_dim: D.
       base: the slowest angle turns about `base` times slower than the fastest.
+      scaling: of the angles.
 
     Returns:
       Two arrays `[B, L, 1, D / 2]` float32.
     """
     frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if scaling is not None:
+        turns = scaling.original_max_length * frequency / (2 * np.pi)
+        span = scaling.high_frequency_factor - scaling.low_frequency_factor
+        kept = (turns - scaling.low_frequency_factor) / span if span else turns >= scaling.low_frequency_factor
+        kept = jnp.clip(kept, 0.0, 1.0)
+        frequency = (1.0 - kept) * frequency / scaling.factor + kept * frequency
     angle = position[..., None, None].astype(jnp.float32) * frequency[None, None, None]
     return jnp.cos(angle), jnp.sin(angle)
 

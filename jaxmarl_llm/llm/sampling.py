@@ -49,6 +49,7 @@ def generate(
     pad_token: int = 0,
     row: jax.Array | None = None,
     early_stop: bool = True,
+    adapter: jax.Array | None = None,
 ) -> Generation:
     """Samples a completion of each prompt; to be called inside `jax.jit`.
 
@@ -71,6 +72,7 @@ def generate(
       row: `[B]` int32, the row's number in the whole batch; `0 ... B - 1` by default.
       early_stop: leave the loop when all rows have stopped. Under `vmap` the loops then wait for each other and copy
         what they hold at each step: False is better there.
+      adapter: `[B]` int32, the number of each row's adapter; None without them.
 
     Returns:
       The completions. `score` with the same settings gives the same log-probabilities.
@@ -124,13 +126,13 @@ def generate(
     def advance(carry):
         step, token, running, cache, drawn = carry
         position = (prompt_length + step - 1)[:, None]
-        hidden, cache = decoder().hidden(token[:, None], position, running[:, None], cache)
+        hidden, cache = decoder().hidden(token[:, None], position, running[:, None], cache, adapter)
         token, log_prob = choose(hidden[:, 0], step)
         drawn = write(drawn, step, running, token, log_prob)
         return step + 1, token, goes_on(running, token), cache, drawn
 
     position, valid = prompt_slots(prompt, prompt_length)
-    hidden, cache = decoder().hidden(prompt, position, valid, init_cache(config, batch, length))
+    hidden, cache = decoder().hidden(prompt, position, valid, init_cache(config, batch, length), adapter)
     assert cache is not None
     # The last token is never read, so it needs no slot.
     slots = -(-(length + max_new_tokens - 1) // _SLOTS_MULTIPLE) * _SLOTS_MULTIPLE

@@ -39,6 +39,7 @@ def score(
     temperature: jax.typing.ArrayLike = 1.0,
     top_k: int = 0,
     allowed: jax.Array | None = None,
+    adapter: jax.Array | None = None,
 ) -> Score:
     """Scores completions in one pass; differentiable in `params`.
 
@@ -53,7 +54,7 @@ def score(
       prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       completion: `[B, M]` int32.
       completion_mask: `[B, M]` bool, a prefix of each row.
-      temperature, top_k, allowed: as in `generate`.
+      temperature, top_k, allowed, adapter: as in `generate`.
 
     Raises:
       ValueError: shapes that do not fit, more tokens than the decoder's `max_length`, or, where they are not traced,
@@ -84,8 +85,8 @@ def score(
     position = jnp.concatenate([position, after], axis=1)
     valid = jnp.concatenate([valid, completion_mask[:, :-1]], axis=1)
     decoder = module.bind({"params": params})
-    hidden, _ = decoder.hidden(tokens, position, valid)
+    hidden, _ = decoder.hidden(tokens, position, valid, adapter=adapter)
     hidden = jnp.concatenate([last_of_prompt(hidden[:, :length], prompt_length)[:, None], hidden[:, length:]], axis=1)
     log_probs = token_log_probs(decoder.logits(hidden), temperature=temperature, top_k=top_k, allowed=allowed)
-    found = Score(at_token(log_probs, completion), entropy(log_probs), decoder.value(hidden))
+    found = Score(at_token(log_probs, completion), entropy(log_probs), decoder.value(hidden, adapter))
     return jax.tree.map(lambda x: jnp.where(completion_mask, x, 0.0), found)

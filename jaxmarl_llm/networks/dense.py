@@ -5,34 +5,81 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 
 class AdaptedDense(nn.Dense):
-    """A dense layer with a low-rank adapter, `x W + adapter_scale * x A B` (LoRA, Hu et al. 2021, eq. 3).
+    """A dense layer with low-rank adapters, `x W + adapter_scale * x A B` (LoRA, Hu et al. 2021, eq. 3).
 
     B begins at 0, so that the layer begins as one without an adapter.
 
     Attributes:
-      rank: of the adapter: `lora_a` is `[inputs, rank]`, `lora_b` `[rank, features]`.
-      adapter_scale: factor on what the adapter adds.
+      rank: of the adapters: `lora_a` is `[inputs, rank]`, `lora_b` `[rank, features]`.
+      adapter_scale: factor on what an adapter adds.
+      num_adapters: P; 0 for one adapter, else both matrices have a leading axis P, and each row uses its own.
     """
 
     rank: int = 1
     adapter_scale: float = 1.0
+    num_adapters: int = 0
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """`[..., inputs]` to `[..., features]`."""
+    def __call__(self, inputs: jax.Array, chosen: jax.Array | None = None) -> jax.Array:
+        """`[B, ..., inputs]` to `[B, ..., features]`.
+
+        Args:
+          inputs: float.
+          chosen: `[B, P]` float, 1 at the adapter of each row and else 0; None without an axis P.
+        """
         out = super().__call__(inputs)
         shapes = (inputs.shape[-1], self.rank), (self.rank, self.features)
-        down = self.param("lora_a", nn.initializers.lecun_normal(), shapes[0], self.param_dtype)
-        up = self.param("lora_b", nn.initializers.zeros, shapes[1], self.param_dtype)
-        dot_general = self.dot_general or jax.lax.dot_general
-        for matrix in (down, up):
-            contract = (((inputs.ndim - 1,), (0,)), ((), ()))
-            inputs = dot_general(inputs.astype(out.dtype), matrix.astype(out.dtype), contract, precision=self.precision)
-        return out + self.adapter_scale * inputs
+        axes = (self.num_adapters,) if self.num_adapters else ()
+        normal = nn.initializers.lecun_normal(batch_axis=tuple(range(len(axes))))
+        down = self.param("lora_a", normal, (*axes, *shapes[0]), self.param_dtype).astype(out.dtype)
+        up = self.param("lora_b", nn.initializers.zeros, (*axes, *shapes[1]), self.param_dtype).astype(out.dtype)
+        rows = inputs.reshape(-1, inputs.shape[-1]).astype(out.dtype)
+        if chosen is None:
+            added = rows @ down @ up
+        else:
+            # All adapters side by side are one wider adapter, of which each row keeps its own part: no matrices are
+            # gathered for each row, and no gradients scattered.
+            inner = rows @ jnp.moveaxis(down, 0, 1).reshape(shapes[0][0], -1)
+            inner = inner.reshape(chosen.shape[0], -1, self.num_adapters, self.rank)
+            inner = inner * chosen.astype(out.dtype)[:, None, :, None]
+            added = inner.reshape(rows.shape[0], -1) @ up.reshape(-1, self.features)
+        return out + self.adapter_scale * added.reshape(out.shape)
+
+
+class ChosenDense(nn.Module):
+    """Several dense layers of which each row uses one.
+
+    Attributes:
+      features: number of outputs.
+      num_layers: P.
+      kernel_init: initialiser of each kernel `[inputs, features]`.
+      dtype: of the result.
+    """
+
+    features: int
+    num_layers: int
+    kernel_init: Callable
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array, chosen: jax.Array) -> jax.Array:
+        """`[B, ..., inputs]` to `[B, ..., features]`; `chosen` `[B, P]` float is 1 at the layer of each row."""
+        kernels = (self.num_layers, inputs.shape[-1], self.features)
+
+        def init(key, shape):
+            return jax.vmap(lambda key: self.kernel_init(key, shape[1:]))(jax.random.split(key, shape[0]))
+
+        kernel = self.param("kernel", init, kernels).astype(self.dtype)
+        bias = self.param("bias", nn.initializers.zeros, (self.num_layers, self.features)).astype(self.dtype)
+        rows = inputs.reshape(chosen.shape[0], -1, inputs.shape[-1]).astype(self.dtype)
+        out = jnp.einsum("bli,pif->blpf", rows, kernel) + bias[None, None]
+        out = jnp.sum(out * chosen.astype(self.dtype)[:, None, :, None], axis=2)
+        return out.reshape(*inputs.shape[:-1], self.features)
 
 
 def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: int = 0, **settings: Any) -> nn.Dense:
@@ -43,7 +90,7 @@ def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: 
       kernel_init: initialiser of the kernel `[inputs, features]`.
       use_bias: whether a bias is added.
       rank: of an adapter, see `AdaptedDense`; 0 for none.
-      **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; `adapter_scale`.
+      **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; those of `AdaptedDense`.
     """
     # With several batch axes XLA's CPU compiler transposes an operand of the kernel's gradient element by element:
     # the gradient of a whole network then takes a fifth to a third longer.

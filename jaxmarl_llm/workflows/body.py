@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.llm.adapters import ADAPTER_PARTS
 
 BODIES = ("own", "joint", "frozen")
-# Parts that a base policy may lack: when they are added, it writes what it wrote before.
-_OWN = ("lora_a", "lora_b", "value_output")
 
 
 def map_body(function: Callable[[Any], Any], params: Any) -> Any:
@@ -56,10 +55,11 @@ def merge_base(params: Any, base: Any) -> Any:
         if name not in params:
             raise unknown_name("part of base_params", name, params)
     for name in params:
-        if name not in base and name not in _OWN:
+        # When these are added, the base policy writes what it wrote before.
+        if name not in base and name not in ADAPTER_PARTS:
             raise UserError(f"base_params do not fit the team: they lack '{name}'")
     return {name: merge_base(leaf, base[name]) if name in base else leaf for name, leaf in params.items()}
 
 
 def _is_own(path) -> bool:
-    return any(part.key in _OWN for part in path)
+    return any(part.key in ADAPTER_PARTS for part in path)
