@@ -81,11 +81,12 @@ class Decoder(nn.Module):
         embedding_init = nn.initializers.normal(config.hidden_size**-0.5)
         self.embedding = self.param("embedding", embedding_init, table, config.param_dtype)
         if config.scan_layers:
+            axes: Any = (nn.broadcast,) * 4 + (0,)
             scanned = nn.scan(
                 DecoderLayer,
                 variable_axes={"params": 0},
                 split_rngs={"params": True},
-                in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, nn.broadcast, 0),
+                in_axes=axes,
                 length=config.num_layers,
             )
             self.layers: Any = scanned(config)
