@@ -70,18 +70,12 @@ def phase_command(arguments: Sequence[str]) -> int:
 
     from jaxmarl_llm.report.phase_plots import write_phase_report
     from jaxmarl_llm.training.progress import format_duration
-    from jaxmarl_llm.workflows.ablation.phase_run import check_phase_folder, run_phase
-
-    check_phase_folder(folder, options.config, options.resume)
+    from jaxmarl_llm.workflows.ablation.phase_run import run_phase
 
     console, config, start = Console(), options.config, time.monotonic()
     points = len(config.remedies) * len(config.sharing) * len(config.learning_rates)
     numbers = ", ".join(map(str, config.copies))
-    console.print(
-        f"voting with {numbers} generators: {points * config.num_seeds} runs each -> {folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    heading = f"voting with {numbers} generators: {points * config.num_seeds} runs each -> {folder}"
     next_line = 0.0
 
     def on_progress(copies, share, accuracy):
@@ -93,7 +87,13 @@ def phase_command(arguments: Sequence[str]) -> int:
             console.print(f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, {doing}", highlight=False)
 
     try:
-        parts = run_phase(config, folder, resume=options.resume, on_progress=on_progress)
+        parts = run_phase(
+            config,
+            folder,
+            resume=options.resume,
+            on_start=lambda: console.print(heading, highlight=False, soft_wrap=True),
+            on_progress=on_progress,
+        )
     except TrainingInterrupted as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number

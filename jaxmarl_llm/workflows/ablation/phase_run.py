@@ -56,6 +56,7 @@ def run_phase(
     folder: Path,
     *,
     resume: bool = False,
+    on_start: Callable[[], None] = lambda: None,
     on_progress: Callable[[int, float, float], None] = lambda copies, share, accuracy: None,
     train: Callable[..., dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
@@ -65,6 +66,7 @@ def run_phase(
       config: the diagram.
       folder: for `parts/<N>.json`, each written when it is done.
       resume: whether the folder may hold a part of this diagram.
+      on_start: called once nothing has been refused.
       on_progress: called with N, the share of its part that is done, and the mean accuracy of the lanes in training;
         that is nan while something is prepared.
       train: trains one part; `train_copies` by default.
@@ -94,6 +96,7 @@ def run_phase(
         header = {"kind": _KIND, "config": dataclasses.asdict(config), "versions": versions()}
         write_whole(folder / _HEADER, json.dumps(header, indent=2) + "\n")
         (folder / "parts").mkdir(exist_ok=True)
+        on_start()
         stop = stack.enter_context(StopSignal())
         for copies in config.copies:
             path = folder / "parts" / f"{copies}.json"
