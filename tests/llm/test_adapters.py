@@ -81,22 +81,21 @@ def test_rows_with_different_adapters_are_as_in_batches_of_their_own(scan_layers
     mixed, values = logits(config, params, TOKENS, ADAPTER)
     one = dataclasses.replace(config, num_adapters=0)
     for row, number in enumerate(np.asarray(ADAPTER)):
-        body, adapters = split_adapters(params)
-        alone = join_adapters(body, jax.tree.map(lambda leaf, number=number: leaf[number], _layers_last(adapters)))
-        found, value = logits(one, alone, TOKENS[row : row + 1])
+        found, value = logits(one, of_adapter(params, number), TOKENS[row : row + 1])
         np.testing.assert_allclose(mixed[row], found[0], atol=1e-5)
         np.testing.assert_allclose(values[row], value[0], atol=1e-5)
 
 
-def _layers_last(adapters):
-    # What `join_adapters` would move back, where the axis P is to go instead.
-    if "layers" not in adapters:
-        return adapters
-    return adapters | {"layers": jax.tree.map(lambda leaf: jnp.stack(list(leaf)), _swap(adapters["layers"]))}
+def of_adapter(params, number):
+    """Parameters of a decoder with this adapter alone."""
 
+    def one(path, leaf):
+        names = [part.key for part in path]
+        if not {"lora_a", "lora_b", "value_output"} & set(names):
+            return leaf
+        return leaf[:, number] if names[0] == "layers" else leaf[number]
 
-def _swap(tree):
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 2, 1), tree)
+    return jax.tree_util.tree_map_with_path(one, params)
 
 
 def test_adapters_part_and_join():
