@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm.extra import extra_module
+from jaxmarl_llm.llm.extra import import_extra
 
 
 def render_chat(
@@ -34,7 +34,7 @@ def render_chat(
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
             raise ValueError(f"message {number} needs a 'role' and a 'content', got {message!r}")
-    jinja2 = extra_module("jinja2")
+    jinja2 = import_extra("jinja2")
     try:
         compiled = _compiled(template)
         return compiled.render(
@@ -61,9 +61,9 @@ def _compiled(template: str) -> Any:
 
 @functools.cache
 def _environment() -> Any:
-    jinja2 = extra_module("jinja2")
-    extension = extra_module("jinja2.ext")
-    sandbox = extra_module("jinja2.sandbox")
+    jinja2 = import_extra("jinja2")
+    extension = import_extra("jinja2.ext")
+    sandbox = import_extra("jinja2.sandbox")
 
     class GenerationBlock(extension.Extension):
         """`{% generation %}` marks what a model wrote, which only matters to trainers that mask by text."""

@@ -1,4 +1,4 @@
-"""Packages of the `llm` extra, imported where they are needed."""
+"""Packages of the extra `llm`, imported where they are used."""
 
 import importlib
 from typing import Any
@@ -6,20 +6,16 @@ from typing import Any
 from jaxmarl_llm.errors import UserError
 
 
-def extra_module(name: str) -> Any:
-    """Imports a module that comes with the `llm` extra.
-
-    Args:
-      name: of the module, for example `"tokenizers.models"`.
+def import_extra(module: str) -> Any:
+    """Imports a module of a package that only the extra `llm` installs.
 
     Raises:
-      UserError: its package is not installed.
+      UserError: it is not installed.
     """
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != name.split(".")[0]:
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise UserError(
-            f"the package '{error.name}' is needed for language models: pip install 'jaxmarl-llm[llm]'"
-        ) from error
+        raise UserError(f"{package} is not installed, which real models need: pip install 'jaxmarl-llm[llm]'") from None
