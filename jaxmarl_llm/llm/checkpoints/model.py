@@ -1,0 +1,67 @@
+"""A loaded language model."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxmarl_llm.llm.checkpoints.names import leaves
+from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.decoder import Decoder
+from jaxmarl_llm.llm.tokenizer import Tokenizer
+
+# Numbers of each parameter that enter a fingerprint: enough that any training changes some of them.
+_SAMPLES = 4096
+# What does not change the function that a model computes.
+_IRRELEVANT = ("max_length", "dtype", "param_dtype", "scan_layers", "lora_targets", "lora_alpha")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A language model and what belongs to it.
+
+    Attributes:
+      config: of its decoder; stacked layers, no adapters.
+      params: of its decoder.
+      tokenizer: None where the checkpoint holds none.
+      family: `"llama"`, `"mistral"`, `"qwen2"` or `"qwen3"`.
+      source: where it came from.
+      fingerprint: tells the models apart that adapters belong to; the same whatever the file format and dtype.
+    """
+
+    config: DecoderConfig
+    params: Any
+    tokenizer: Tokenizer | None
+    family: str
+    source: str
+    fingerprint: str
+
+    @functools.cached_property
+    def decoder(self) -> Decoder:
+        """The module that `params` belong to."""
+        return Decoder(self.config)
+
+
+def fingerprint(config: DecoderConfig, params: Any) -> str:
+    """The fingerprint of a decoder with stacked layers; for parameters that have changed since they were loaded."""
+    return combined(config, (leaf_digest(path, np.asarray(leaf)) for path, leaf in leaves(params)))
+
+
+def leaf_digest(path: tuple[str, ...], array: np.ndarray) -> str:
+    """What one parameter contributes to a fingerprint."""
+    flat = array.reshape(-1)
+    # Rounded, so that a model is the same in both dtypes.
+    sample = flat[:: max(1, flat.size // _SAMPLES)].astype(ml_dtypes.bfloat16)
+    return hashlib.sha256("/".join(path).encode() + sample.tobytes()).hexdigest()
+
+
+def combined(config: DecoderConfig, digests: Iterable[str]) -> str:
+    """A fingerprint from the configuration and the digests of all parameters, in any order."""
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _IRRELEVANT}
+    text = json.dumps([settings, sorted(digests)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
