@@ -88,16 +88,17 @@ def gguf_settings(fields: Mapping[str, Any]) -> tuple[dict, dict, str | None]:
         name: gguf_value(fields, f"tokenizer.ggml.{key}_token_id")
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
     }
-    for name, number in ids.items():
-        if number is not None and not 0 <= number < len(tokens):
+    ends = {name: gguf_value(fields, f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom")}
+    for name, number in {**ids, **ends}.items():
+        if number is not None and not (isinstance(number, int) and 0 <= number < len(tokens)):
             raise UserError(f"the GGUF file's tokenizer is damaged: its {name} token {number} is not in the vocabulary")
     settings = {f"{name}_token": tokens[number] for name, number in ids.items() if number is not None}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     context = gguf_value(fields, f"{gguf_value(fields, 'general.architecture')}.context_length")
     if context is not None:
         settings["model_max_length"] = context
-    ends = (gguf_value(fields, f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom"))
-    generation = {"eos_token_id": [number for number in ends if number is not None]}
+    stops = (ids["eos"], ends["eot"], ends["eom"])
+    generation = {"eos_token_id": [number for number in stops if number is not None]}
     return settings, generation, gguf_value(fields, "tokenizer.chat_template")
 
 

@@ -3,13 +3,13 @@
 import importlib.util
 import random
 
-import gguf
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxmarl_llm.llm import generate
 from jaxmarl_llm.llm.checkpoints import load_model
+from jaxmarl_llm.llm.checkpoints.gguf_file import GGUFFile
 from jaxmarl_llm.llm.checkpoints.sources import packaged_model
 from jaxmarl_llm.llm.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ ANSWER_TOKENS = [504, 3575, 282, 4649, 314, 7042, 30, 2]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.from_gguf(gguf.GGUFReader(packaged_model()))
+    return Tokenizer.from_gguf(GGUFFile(packaged_model()).fields)
 
 
 def test_tokens_of_the_reference_prompt(tokenizer):
