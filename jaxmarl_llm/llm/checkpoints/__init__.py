@@ -2,6 +2,16 @@
 
 from jaxmarl_llm.llm.checkpoints.load import load_model
 from jaxmarl_llm.llm.checkpoints.model import LanguageModel, fingerprint
+from jaxmarl_llm.llm.checkpoints.peft import load_adapter, save_adapter
 from jaxmarl_llm.llm.checkpoints.placement import parameter_shardings
+from jaxmarl_llm.llm.checkpoints.save import save_model
 
-__all__ = ["LanguageModel", "fingerprint", "load_model", "parameter_shardings"]
+__all__ = [
+    "LanguageModel",
+    "fingerprint",
+    "load_adapter",
+    "load_model",
+    "parameter_shardings",
+    "save_adapter",
+    "save_model",
+]

@@ -1,5 +1,6 @@
 """The fields of a GGUF file to a decoder's configuration; what the decoder cannot do is refused."""
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,7 +8,6 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.gguf_file import GGUFFile
-from jaxmarl_llm.llm.checkpoints.limits import limited_length
 from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling
 from jaxmarl_llm.llm.layers import rotary_angles
 
@@ -17,13 +17,12 @@ ROPE_FACTORS = "rope_freqs.weight"
 _LLAMA3 = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_max_length": 8192}
 
 
-def gguf_config(file: GGUFFile, dtype: str, max_length: int | None) -> tuple[str, DecoderConfig]:
+def gguf_config(file: GGUFFile, dtype: str) -> tuple[str, DecoderConfig]:
     """Family and decoder of a GGUF file.
 
     Args:
       file: of a model.
       dtype: of parameters and computation.
-      max_length: most tokens of a sequence; None for as many as the model takes.
 
     Raises:
       UserError: something that the decoder cannot do, or a field that is missing.
@@ -56,7 +55,6 @@ def gguf_config(file: GGUFFile, dtype: str, max_length: int | None) -> tuple[str
     if scaling != "none" and field("rope.scaling.factor", 1.0) != 1.0:
         raise UserError(f"{file.path}: rope scaling '{scaling}' is not supported: only that of Llama 3.1 is")
     base = field("rope.freq_base", 10000.0)
-    window = field("attention.sliding_window", 0) or None
     return family, DecoderConfig(
         vocab_size=_vocab_size(file),
         hidden_size=width,
@@ -71,7 +69,8 @@ def gguf_config(file: GGUFFile, dtype: str, max_length: int | None) -> tuple[str
         qk_norm=family == "qwen3",
         attention_bias=family == "qwen2",
         tied_embeddings="output.weight" not in file.names,
-        max_length=limited_length(field("context_length"), window, max_length),
+        # Where no sequence is longer than the window, all of it is attended to.
+        max_length=min(field("context_length"), field("attention.sliding_window", 0) or math.inf),
         scan_layers=True,
         dtype=dtype,
         param_dtype=dtype,

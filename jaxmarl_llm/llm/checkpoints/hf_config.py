@@ -1,12 +1,12 @@
 """Hugging Face's `config.json` to a decoder's configuration and back; what the decoder cannot do is refused."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm.checkpoints.limits import limited_length
 from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -25,13 +25,12 @@ _ROPE_SCALING = {
 }
 
 
-def read_config(folder: Path, dtype: str, max_length: int | None) -> tuple[str, DecoderConfig]:
+def read_config(folder: Path, dtype: str) -> tuple[str, DecoderConfig]:
     """Family and decoder of a Hugging Face folder.
 
     Args:
       folder: with `config.json`.
       dtype: of parameters and computation.
-      max_length: most tokens of a sequence; None for as many as the model takes.
 
     Raises:
       UserError: there is no such file, or it names something that the decoder cannot do.
@@ -44,14 +43,14 @@ def read_config(folder: Path, dtype: str, max_length: int | None) -> tuple[str, 
     except ValueError as error:
         raise UserError(f"{path} is no valid JSON: {error}") from None
     try:
-        return from_hf(given, dtype, max_length)
+        return from_hf(given, dtype)
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be understood: {type(error).__name__} {error}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def from_hf(given: Mapping[str, Any], dtype: str, max_length: int | None) -> tuple[str, DecoderConfig]:
+def from_hf(given: Mapping[str, Any], dtype: str) -> tuple[str, DecoderConfig]:
     """Family and decoder that the content of a `config.json` describes; see `read_config`."""
     family = given.get("model_type")
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
@@ -84,7 +83,8 @@ def from_hf(given: Mapping[str, Any], dtype: str, max_length: int | None) -> tup
         qk_norm=family == "qwen3",
         attention_bias=family == "qwen2",
         tied_embeddings=given.get("tie_word_embeddings", False),
-        max_length=limited_length(given["max_position_embeddings"], _window(family, given), max_length),
+        # Where no sequence is longer than the window, all of it is attended to.
+        max_length=min(given["max_position_embeddings"], _window(family, given) or math.inf),
         scan_layers=True,
         dtype=dtype,
         param_dtype=dtype,
@@ -118,12 +118,15 @@ def _rope(given: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     return base, RopeScaling(**{ours: rope[theirs] for ours, theirs in _ROPE_SCALING.items()})
 
 
-def to_hf(family: str, config: DecoderConfig, stop_tokens: tuple[int, ...], pad_token: int | None) -> dict[str, Any]:
+def to_hf(
+    family: str, config: DecoderConfig, max_length: int, stop_tokens: tuple[int, ...], pad_token: int | None
+) -> dict[str, Any]:
     """The content of a `config.json`, the inverse of `from_hf`.
 
     Args:
       family: of the model.
       config: without adapters.
+      max_length: most tokens of a sequence that the model was trained on.
       stop_tokens, pad_token: of the tokenizer; `()` and None where there is none.
 
     Raises:
@@ -146,7 +149,7 @@ def to_hf(family: str, config: DecoderConfig, stop_tokens: tuple[int, ...], pad_
         **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "max_position_embeddings": config.max_length,
+        "max_position_embeddings": max_length,
         "rope_theta": config.rope_base,
         "rope_scaling": scaling,
         "rms_norm_eps": config.norm_epsilon,

@@ -1,12 +1,13 @@
 """Language models from Hugging Face folders and hub, and from GGUF files."""
 
+import dataclasses
 import os
 import re
 from pathlib import Path
 
 from jax.sharding import Mesh
 
-from jaxmarl_llm.arguments import check_kind
+from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.gguf_config import ROPE_FACTORS, gguf_config
 from jaxmarl_llm.llm.checkpoints.gguf_file import GGUFFile
@@ -59,22 +60,22 @@ def load_model(
 def _load_folder(folder: Path, source: str, dtype: str, mesh: Mesh | None, max_length: int | None) -> LanguageModel:
     if not (folder / "config.json").is_file() and (files := sorted(folder.glob("*.gguf"))):
         raise UserError(f"{folder} holds no config.json: to load the GGUF file in it, give {files[0]}")
-    family, config = read_config(folder, dtype, max_length)
+    family, config = read_config(folder, dtype)
     tensors = open_weights(folder)
     has_tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
     tokenizer = Tokenizer.from_folder(folder) if has_tokenizer else None
     # Tied models may store the table twice; old ones store the angles' frequencies.
     ignored = {name for name in tensors.names if name.endswith("rotary_emb.inv_freq")}
     ignored |= {"lm_head.weight"} if config.tied_embeddings else set()
-    return _assemble(source, str(folder), family, config, tokenizer, tensors, "hf", ignored, mesh)
+    return _assemble(source, str(folder), family, config, tokenizer, tensors, "hf", ignored, mesh, max_length)
 
 
 def _load_gguf(path: Path, source: str, dtype: str, mesh: Mesh | None, max_length: int | None) -> LanguageModel:
     file = GGUFFile(path)
-    family, config = gguf_config(file, dtype, max_length)
+    family, config = gguf_config(file, dtype)
     has_tokenizer = "tokenizer.ggml.tokens" in file.fields
     tokenizer = Tokenizer.from_gguf(file.fields, source=str(path)) if has_tokenizer else None
-    return _assemble(source, str(path), family, config, tokenizer, file, "gguf", {ROPE_FACTORS}, mesh)
+    return _assemble(source, str(path), family, config, tokenizer, file, "gguf", {ROPE_FACTORS}, mesh, max_length)
 
 
 def _assemble(
@@ -87,13 +88,20 @@ def _assemble(
     kind: Kind,
     ignored: set[str],
     mesh: Mesh | None,
+    max_length: int | None,
 ) -> LanguageModel:
+    trained = config.max_length
+    if max_length is not None:
+        check_whole("max_length", max_length, at_least=1)
+        if max_length > trained:
+            raise UserError(f"max_length {max_length} is too long: {source} takes at most {trained} tokens")
+        config = dataclasses.replace(config, max_length=max_length)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise UserError(
-            f"{where}: its tokenizer has {tokenizer.vocab_size} tokens, its model only {config.vocab_size}: they do not "
-            "belong together"
+            f"{where}: its tokenizer has {tokenizer.vocab_size} tokens, its model only {config.vocab_size}: they do "
+            "not belong together"
         )
     # GGUF files of this one family have queries and keys in another order.
     paired = kind == "gguf" and family == "llama"
     params, print_ = place(where, tensors, kind, config, ignored, mesh, paired)
-    return LanguageModel(config, params, tokenizer, family, source, print_)
+    return LanguageModel(config, params, tokenizer, family, source, print_, trained)

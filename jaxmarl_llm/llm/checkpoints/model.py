@@ -32,6 +32,8 @@ class LanguageModel:
       family: `"llama"`, `"mistral"`, `"qwen2"` or `"qwen3"`.
       source: where it came from.
       fingerprint: tells the models apart that adapters belong to; the same whatever the file format and dtype.
+      trained_length: most tokens of a sequence that it was trained on, at least `max_length` of its decoder; None for
+        just that.
     """
 
     config: DecoderConfig
@@ -40,6 +42,7 @@ class LanguageModel:
     family: str
     source: str
     fingerprint: str
+    trained_length: int | None = None
 
     @functools.cached_property
     def decoder(self) -> Decoder:

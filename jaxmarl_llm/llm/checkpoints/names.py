@@ -1,6 +1,7 @@
 """Names and shapes of a decoder's parameters, and what the same tensors are called in checkpoints."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -83,6 +84,7 @@ def hf_module(target: str) -> str:
     return _LAYER[target if target in _LAYER else f"{target}_projection"][0]
 
 
+@functools.lru_cache(maxsize=8)
 def abstract_params(config: DecoderConfig) -> dict[str, Any]:
     """Shapes and dtypes of a decoder's parameters."""
     return jax.eval_shape(Decoder(config).init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]

@@ -85,6 +85,8 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, str]]:
     start, metadata = 8 + length, header.pop("__metadata__", {})
     try:
         entries = {name: _entry(path, name, entry, start) for name, entry in header.items()}
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{path} is damaged: its header cannot be understood") from None
     end = max((entry.end for entry in entries.values()), default=0)
