@@ -154,13 +154,14 @@ class TextWorkflow:
 
     def _plain(self, text: str, room: int) -> str:
         """A text that, read again, has no special tokens and at most `room` others."""
-        while True:
+        for kept in range(room, -1, -1):
             tokens = self.tokenizer.encode(text)
             plain = self.tokenizer.decode(tokens)
             if len(tokens) <= room and plain == self.tokenizer.decode(tokens, skip_special=False):
                 return text
-            text = self.tokenizer.decode(tokens[:room]).strip()
-            room -= 1
+            # What is cut off in the middle of a character can have more tokens than before.
+            text = self.tokenizer.decode(tokens[:kept]).strip()
+        return ""
 
 
 def block_of(of_call: RoleFormat, slot: Slot) -> str:
@@ -245,7 +246,8 @@ def _longest(bound: TextWorkflow, call: Call, problem: int) -> dict[str, int]:
     """The most tokens of a call's prompt, by what they come from."""
     of_call = bound.formats[call.name]
     times = of_call.placeholders
-    values = dict.fromkeys(times, "") | {
+    # Not empty, so that the spaces around it are counted; the token that it has is let be.
+    values = dict.fromkeys(times, "0") | {
         "instructions": bound.task.instructions,
         "number": str(call.copies),
         "count": str(count_of(bound.workflow, call)),

@@ -13,7 +13,7 @@ from jaxmarl_llm.workflows.messages import CORRECT, INCORRECT, Choice, Message, 
 _VERDICT = re.compile(r"\b(not\s+|in)?correct\b", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\s*\{\s*(-?\d+)\s*\}")
 _INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w]|\.\d)")
-_STRATEGY = re.compile(r"^\W*strategy\s*(\d+)\s*[:.)-]\W*(.*\w.*)$", re.IGNORECASE | re.MULTILINE)
+_STRATEGY = re.compile(r"^[^\w\n]*strategy[ \t]*(\d+)[ \t]*[:.)-][^\w\n]*(\w.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
