@@ -141,7 +141,8 @@ def choice_automaton(
     Raises:
       UserError: no choices, an empty one, one that the vocabulary cannot spell, or a tokenizer without stop token.
     """
-    texts = [choice.encode() for choice in elements("choices", choices, str)]
+    choices = elements("choices", choices, str)
+    texts = [choice.encode() for choice in choices]
     if not texts or not all(texts):
         raise UserError("choices needs at least one text, and none that is empty")
     if not tokenizer.stop_tokens:

@@ -101,6 +101,8 @@ class Tokenizer:
 
     @classmethod
     def _assemble(cls, backend, settings, generation, template, source, model) -> "Tokenizer":
+        if not isinstance(template, str | None):
+            raise UserError(f"the chat template of {source} is damaged: it is no text")
         special = _special_tokens(settings)
         ids = {name: backend.token_to_id(text) for name, text in special.items()}
         for name in ("bos_token", "eos_token"):

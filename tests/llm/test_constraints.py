@@ -136,6 +136,8 @@ def test_masks_that_depend_on_earlier_tokens_are_refused(tokenizer):
         choice_automaton(tokenizer, ("The", "1")).by_step(2)
     # Up to where that is so they are given.
     assert choice_automaton(tokenizer, ("The", "1")).by_step(1).sum() == 3
+    # One text alone is one choice.
+    assert choice_automaton(tokenizer, "The", one_token=True).by_step(1).sum() == 1
 
 
 @pytest.mark.parametrize(
