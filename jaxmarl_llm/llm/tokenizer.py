@@ -139,9 +139,11 @@ class Tokenizer:
 
         Args:
           tokens: `[L]` ints; those outside the vocabulary have no text.
-          skip_special: leave special tokens out.
+          skip_special: leave special tokens and stop tokens out.
         """
-        return self.backend.decode([int(token) for token in tokens], skip_special_tokens=skip_special)
+        left_out = self.stop_tokens if skip_special else ()
+        kept = [int(token) for token in tokens if token not in left_out]
+        return self.backend.decode(kept, skip_special_tokens=skip_special)
 
     def decode_stream(self, tokens: Iterable[int], *, skip_special: bool = True) -> Iterator[str]:
         """The text of tokens as they arrive, in whole characters; together what `decode` gives.
@@ -243,7 +245,7 @@ def _has_part(part: Any, kind: str) -> bool:
 
 
 def _end_of_turn(backend: Any, template: str, special: Mapping[str, str]) -> list[int]:
-    """The special token that a template writes behind an answer."""
+    """The token that a template writes behind an answer; not all checkpoints declare it a special one."""
     answer = "an answer"
     messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
     try:
@@ -253,8 +255,7 @@ def _end_of_turn(backend: Any, template: str, special: Mapping[str, str]) -> lis
         return []
     _, found, rest = text.rpartition(answer)
     after = backend.encode(rest.lstrip(), add_special_tokens=False).ids[:1] if found else []
-    added = backend.get_added_tokens_decoder()
-    return [token for token in after if token in added and added[token].special]
+    return [token for token in after if token in backend.get_added_tokens_decoder()]
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -3,6 +3,7 @@ import itertools
 import random
 
 import pytest
+from tokenizers import AddedToken
 from toy_tokenizers import (
     CHATML,
     LLAMA3_LIKE,
@@ -230,6 +231,16 @@ def test_stop_tokens_join_settings_and_the_end_of_a_turn(tmp_path):
     # The file of its own wins over the template in tokenizer_config.json.
     (folder / "chat_template.jinja").write_text(CHATML.replace("<|im_end|>", "<|end|>"))
     assert Tokenizer.from_folder(folder).stop_tokens == (1,)
+
+
+def test_the_end_of_a_turn_need_not_be_declared_special(tmp_path):
+    backend = byte_level(special=("<|endoftext|>", "<|im_start|>"))
+    backend.add_tokens([AddedToken("<|im_end|>", special=False, normalized=False)])
+    found = Tokenizer.from_folder(write_folder(tmp_path, backend, eos_token="<|endoftext|>"))
+    end = found.encode("<|im_end|>")
+    assert found.stop_tokens == (0, *end)
+    assert found.decode([*found.encode("fox"), *end]) == "fox"
+    assert found.decode(end, skip_special=False) == "<|im_end|>"
 
 
 def test_tokens_that_only_the_settings_know_are_added(backend, tmp_path):
