@@ -191,7 +191,7 @@ def test_bad_files(tmp_path):
         make_text_task(write(tmp_path / "empty.jsonl", [""]))
     with pytest.raises(UserError, match=r"mixes shapes: line 1 is as in GSM8K, line 2 as in MBPP"):
         make_text_task(write(tmp_path / "mixed.jsonl", [GSM8K, MBPP]))
-    with pytest.raises(UserError, match="has no problem: .*line 1: not JSON"):
+    with pytest.raises(UserError, match=r"has no problem: .*line 1: not JSON"):
         make_text_task(write(tmp_path / "bad.jsonl", ["{"]), skip_malformed=True)
     (tmp_path / "latin.jsonl").write_bytes('{"question": "caf\xe9", "answer": "#### 1"}'.encode("latin-1"))
     with pytest.raises(UserError, match="line 1: not UTF-8"):

@@ -1,9 +1,9 @@
 """Numbers in text, compared exactly: which one is the answer, and what it is worth.
 
 Written forms of one number are equal: `1,234`, `1234`, `1234.0`, `$1,234` and `1.234e3`; `1/2`, `0.5` and
-`\\frac{1}{2}`; `1 1/2` and `1.5`. What follows a number is its unit and does not count: `12 apples`, `12 km/h`. A
-percent sign is such a unit: `50%` is 50, neither 0.5 nor 1/2, since answers of this kind of problem name the percentage. Two
-numbers where one answer is due are no answer. Nothing is ever evaluated.
+`\\frac{1}{2}`; `1 1/2` and `1.5`. What follows a number is its unit and does not count: `12 apples`, `12 km/h`.
+A percent sign is such a unit: `50%` is 50, neither 0.5 nor 1/2, since answers of this kind of problem name the
+percentage. Two numbers where one answer is due are no answer. Nothing is ever evaluated.
 """
 
 import re
