@@ -131,6 +131,12 @@ def test_choices_of_one_token_are_masks_for_generate(tokenizer):
     assert (drawn.length == 2).all()
 
 
+def test_answers_that_have_ended_ask_for_nothing(tokenizer):
+    one, stop = tokenizer.encode("1")[0], tokenizer.stop_tokens[0]
+    masks = choice_automaton(tokenizer, ("1", "111")).by_step(4)
+    assert [set(np.flatnonzero(mask)) for mask in masks] == [{one}, {one, stop}, {one}, {stop}]
+
+
 def test_masks_that_depend_on_earlier_tokens_are_refused(tokenizer):
     with pytest.raises(ValueError, match="after 1 tokens depends on which"):
         choice_automaton(tokenizer, ("The", "1")).by_step(2)
