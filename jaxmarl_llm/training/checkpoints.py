@@ -86,7 +86,7 @@ def save(
     update: int,
     state: Any,
     progress: dict[str, Any],
-    config: TrainConfig,
+    config: Any,
     versions: dict[str, str],
     keep: int,
 ) -> Path:
@@ -99,7 +99,8 @@ def save(
       update: names the checkpoint; one of the same name is replaced.
       state: the learner's state.
       progress: what JSON can hold.
-      config, versions: stored along.
+      config: stored along, a dataclass of plain values.
+      versions: stored along.
       keep: how many checkpoints stay: this one, and the newest of the others.
 
     Returns:
@@ -211,13 +212,13 @@ def check_owner(path: Path, config: TrainConfig) -> None:
         )
 
 
-def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
+def load(path: Path, abstract_state: Any, config: TrainConfig | None) -> Checkpoint:
     """Reads a checkpoint whose files are sound.
 
     Args:
       path: its folder.
       abstract_state: shapes, dtypes and shardings of the state that the configuration's learner has.
-      config: what the run is now.
+      config: what the run is now; None where the caller has compared it.
 
     Returns:
       The checkpoint, its state on the devices, in buffers that may be donated.
@@ -225,7 +226,8 @@ def load(path: Path, abstract_state: Any, config: TrainConfig) -> Checkpoint:
     Raises:
       UserError: it belongs to another configuration, or to another version of the learner.
     """
-    check_owner(path, config)
+    if config is not None:
+        check_owner(path, config)
     versions = json.loads((path / "versions.json").read_text())
 
     def stored(leaf):

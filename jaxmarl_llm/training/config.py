@@ -13,6 +13,7 @@ import yaml
 from jaxmarl_llm.errors import UserError, unknown_name
 
 PRESET_FOLDER = Path(__file__).parent.parent / "configs"
+FINETUNE_FOLDER = PRESET_FOLDER / "finetune"
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -69,6 +70,28 @@ Settings = Annotated[
         instance_from_str=_parse_settings,
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [f"{name}={setting}" for name, setting in value.items()],
+    ),
+]
+# One of two ways, also by their short names, or the policy of each role.
+_SHARING_NAMES = {"sp": "shared", "ip": "isolated"}
+
+
+def _parse_sharing(arguments: Sequence[str]) -> str | dict[str, Any]:
+    if len(arguments) == 1 and "=" not in arguments[0]:
+        return _SHARING_NAMES.get(arguments[0].lower(), arguments[0])
+    return _parse_settings(arguments)
+
+
+RoleSharing = Annotated[
+    str | dict[str, Any],
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="shared|isolated|ROLE=POLICY ...",
+        instance_from_str=_parse_sharing,
+        is_instance=lambda value: isinstance(value, str | dict),
+        str_from_instance=lambda value: (
+            [value] if isinstance(value, str) else [f"{role}={policy}" for role, policy in value.items()]
+        ),
     ),
 ]
 Count = Annotated[
@@ -300,25 +323,25 @@ def load_yaml(path: str | Path) -> TrainConfig:
     return config_from_mapping(values, str(path))
 
 
-def to_mapping(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as YAML and JSON can hold it."""
-    values = {name: getattr(config, name) for name in FIELDS}
+def to_mapping(config: Any) -> dict[str, Any]:
+    """A configuration, of this kind or another, as YAML and JSON can hold it."""
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def dump_yaml(config: TrainConfig) -> str:
+def dump_yaml(config: Any) -> str:
     """The whole configuration as YAML text, in the order of the fields."""
     return yaml.safe_dump(to_mapping(config), sort_keys=False, default_flow_style=None)
 
 
-def preset_names() -> tuple[str, ...]:
-    """All names that `load_preset` accepts, sorted."""
-    return tuple(sorted(path.stem for path in PRESET_FOLDER.glob("*.yaml")))
+def preset_names(folder: Path = PRESET_FOLDER) -> tuple[str, ...]:
+    """All names that `load_preset` accepts, sorted; with `FINETUNE_FOLDER` those of `finetune`."""
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
-def preset_description(name: str) -> str:
+def preset_description(name: str, folder: Path = PRESET_FOLDER) -> str:
     """The first comment of a preset: what it is, in one line."""
-    for line in (PRESET_FOLDER / f"{name}.yaml").read_text().splitlines():
+    for line in (folder / f"{name}.yaml").read_text().splitlines():
         if line.startswith("#"):
             return line.lstrip("# ").strip()
     return ""
@@ -342,11 +365,11 @@ def load_preset(name: str) -> TrainConfig:
     return load_yaml(PRESET_FOLDER / f"{name}.yaml")
 
 
-def differences(old: TrainConfig, new: TrainConfig, *, ignore: Sequence[str] = RECORDING_FIELDS) -> list[str]:
-    """What differs between two configurations, as `field: old -> new`, fields in `ignore` left out."""
+def differences(old: Any, new: Any, *, ignore: Sequence[str] = RECORDING_FIELDS) -> list[str]:
+    """What differs between two configurations of one kind, as `field: old -> new`, fields in `ignore` left out."""
     return [
         f"{name}: {getattr(old, name)} -> {getattr(new, name)}"
-        for name in FIELDS
+        for name in (field.name for field in dataclasses.fields(old))
         if name not in ignore and getattr(old, name) != getattr(new, name)
     ]
 

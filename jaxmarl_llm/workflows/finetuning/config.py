@@ -1,0 +1,268 @@
+"""What a fine-tuning run is: `FinetuneConfig`. Imports neither JAX nor Flax, so that help is instant."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
+from jaxmarl_llm.training.config import RoleSharing, Settings
+
+TRUST_REGIONS = ("teamtr", "ppo", "grpo")
+RESAMPLE = ("every", "every_k", "never", "importance")
+ORDERS = ("fixed", "random")
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    """Everything that decides a fine-tuning run; two runs of one configuration are the same run."""
+
+    # What is trained.
+    model: str = "smollm2"
+    """The base model: a Hugging Face folder or name, a .gguf file, or smollm2 (the packaged SmolLM2-135M)."""
+    dtype: str = "float32"
+    """float32 or bfloat16, of the body; adapters are float32."""
+    workflow: str = "eval_opt"
+    """Who is asked for what, by name."""
+    workflow_args: Settings = dataclasses.field(default_factory=dict)
+    """Settings of the workflow, such as rounds=2."""
+    task: str = "arithmetic_words"
+    """The problems: a name, or a JSONL file."""
+    task_args: Settings = dataclasses.field(default_factory=dict)
+    """Settings of the task, such as digits=2."""
+    formats: str = ""
+    """A YAML file with the roles' prompts; those that ship without one."""
+    sharing: RoleSharing = "isolated"
+    """shared (SP, one adapter for all roles), isolated (IP, one a role), or the policy of each role: a number, or a
+    name that several may have."""
+    lora_rank: int = 8
+    """Rank of the adapters."""
+    lora_alpha: float = 16.0
+    """What an adapter adds is multiplied by lora_alpha / lora_rank."""
+    lora_targets: tuple[str, ...] = ("query", "key", "value", "attention_output", "gate", "up", "down")
+    """Projections that have an adapter."""
+    trained_layers: int = 0
+    """How many of the last layers have adapters, 0 for all; the backward pass ends below them."""
+
+    # How it is trained.
+    trust_region: Literal["teamtr", "ppo", "grpo"] = "teamtr"
+    """teamtr (policies one after the other, each within a divergence), or all at once by clipped ratios: ppo (with a
+    critic), grpo (compared with the other episodes of the problem)."""
+    order: Literal["fixed", "random"] = "fixed"
+    """teamtr: the order of the policies in a stage."""
+    resample: Literal["every", "every_k", "never", "importance"] = "every"
+    """teamtr: when a stage plays new episodes: after every accepted update, after every resample_every of them, never,
+    or never but with samples weighted by what the earlier updates of the stage make of them."""
+    resample_every: int = 2
+    """teamtr: of resample=every_k."""
+    radius: float = 0.02
+    """teamtr: the most that an update may change a message, in nats: mean over messages of the sum over tokens."""
+    line_search: int = 8
+    """teamtr: steps that are tried, each half of the one before, until one lies within the radius."""
+    discount: float = 0.9
+    """teamtr: of the bound on the drift and the certificate, which are monitors only."""
+    kl_coefficient: float = 0.0
+    """Weight of the divergence in the loss at the start: from the acting policy a message (teamtr), from the base
+    model a token (ppo, grpo)."""
+    kl_target: float = 0.0
+    """ppo, grpo: the weight is adapted to this divergence; 0 leaves it. teamtr adapts it to the radius."""
+    credit: str = ""
+    """group (over the group's mean), leave_one_out (over the others' mean) or value (a critic, token by token); by
+    default value for ppo, else group."""
+    grouping: str = "slot"
+    """Which completions are compared: slot, turn, agent, role, problem, episode."""
+    advantage_scale: str = "std"
+    """std, sample_std or none."""
+    advantage_clip: float = 0.0
+    """Advantages are clipped to it; 0 for none."""
+    role_weighting: str = "sequences"
+    """How roles share a policy: sequences, equal, equal_mass."""
+    clip_low: float = 0.2
+    """Ratios are clipped to 1 less this,"""
+    clip_high: float = 0.28
+    """and to 1 and this."""
+    epochs: int = 1
+    """Passes over the episodes of an update."""
+    minibatches: int = 1
+    """Gradient steps of a pass; each has its own problems."""
+    learning_rate: float = 1e-4
+    """Step size of Adam."""
+    learning_rate_schedule: str = "constant"
+    """constant, linear or cosine, down to 0 at the end."""
+    warmup: int = 0
+    """Iterations over which the learning rate rises."""
+    max_grad_norm: float = 1.0
+    """Gradients of a policy are scaled down to this norm."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus at the start,"""
+    entropy_final: float = 0.0
+    """and at the end,"""
+    entropy_schedule: str = "linear"
+    """on this way: constant, linear, cosine."""
+    gae_lambda: float = 1.0
+    """Of credit=value."""
+    value_coefficient: float = 0.5
+    """Of credit=value: weight of the critic's loss."""
+
+    # What is rewarded.
+    reward: str = "outcome"
+    """Who is rewarded for what: outcome, own, mixed, votes, solo."""
+    own_weight: float = 0.5
+    """Share of a completion's own score in mixed; weight of the gain in solo."""
+    format_weight: float = 0.0
+    """Taken off a completion that is not in its format."""
+    length_weight: float = 0.0
+    """Taken off a completion of full length; less for shorter ones."""
+    repetition_weight: float = 0.0
+    """Taken off in proportion to what a completion repeats."""
+
+    # What is played.
+    num_problems: int = 16
+    """Problems of an iteration."""
+    group_size: int = 8
+    """Episodes of each problem."""
+    max_new_tokens: int = 32
+    """The longest completion, in tokens."""
+    max_length: int = 512
+    """The longest prompt with its completion, in tokens."""
+    require_end: bool = True
+    """A completion that is cut off for want of room is worth nothing."""
+    temperature: float = 1.0
+    """Of the sampling."""
+    top_k: int = 0
+    """Only the k likeliest tokens are drawn; 0 for all."""
+    replay_capacity: int = 0
+    """Messages of successful episodes that are kept, those of rarely solved problems first; ppo and grpo only."""
+    replay_weight: float = 0.0
+    """Weight of imitating them, in every step."""
+    replay_messages: int = 16
+    """How many of them a step sees."""
+    warm_start: str = ""
+    """JSONL with transcripts that are imitated first, one message a line."""
+    warm_start_updates: int = 0
+    """Gradient steps of the imitation."""
+
+    # How long, and how it is judged.
+    iterations: int = 40
+    """Updates of all policies; of teamtr, stages."""
+    evaluate_every: int = 10
+    """Iterations between evaluations on held-out problems; the base and the end are evaluated always."""
+    evaluation_problems: int = 64
+    """Held-out problems of an evaluation, the same ones every time."""
+    checkpoint_every: int = 5
+    """Iterations between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints stay; the best adapters stay too."""
+    pack_tokens: int = 2048
+    """The most tokens of a micro-batch of the gradient, with padding: less needs less memory."""
+    seed: int = 0
+    """Of everything that is drawn."""
+
+    def __post_init__(self):
+        if not self.credit:
+            object.__setattr__(self, "credit", "value" if self.trust_region == "ppo" else "group")
+        for name in ("lora_targets",):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def is_sequential(self) -> bool:
+        """Policies are updated one after the other."""
+        return self.trust_region == "teamtr"
+
+    def check(self) -> None:
+        """Raises `UserError` where a setting is wrong, or does not go with others."""
+        from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
+        from jaxmarl_llm.algorithms.schedules import SCHEDULES
+        from jaxmarl_llm.llm.config import DTYPES, LORA_TARGETS
+        from jaxmarl_llm.workflows.assessment import CREDITS
+        from jaxmarl_llm.workflows.gradients import ROLE_WEIGHTINGS
+        from jaxmarl_llm.workflows.grouping import GROUPINGS
+        from jaxmarl_llm.workflows.rewards import REWARDS
+
+        check_choices(
+            self,
+            trust_region=TRUST_REGIONS,
+            order=ORDERS,
+            resample=RESAMPLE,
+            credit=CREDITS,
+            grouping=GROUPINGS,
+            advantage_scale=GROUP_SCALES,
+            role_weighting=ROLE_WEIGHTINGS,
+            learning_rate_schedule=SCHEDULES,
+            entropy_schedule=SCHEDULES,
+            reward=REWARDS,
+            dtype=DTYPES,
+        )
+        for target in self.lora_targets:
+            if target not in LORA_TARGETS:
+                raise unknown_name("target of an adapter", target, LORA_TARGETS)
+        check_counts(self, "lora_rank", "resample_every", "line_search", "epochs", "minibatches", "num_problems")
+        check_counts(self, "group_size", "max_new_tokens", "max_length", "iterations", "evaluate_every")
+        check_counts(self, "evaluation_problems", "checkpoint_every", "keep_checkpoints", "pack_tokens")
+        check_counts(self, "replay_messages")
+        check_counts(self, "trained_layers", "warmup", "top_k", "replay_capacity", "warm_start_updates", at_least=0)
+        check_counts(self, "seed", at_least=0)
+        check_numbers(self, "clip_low", "own_weight", "gae_lambda")
+        check_numbers(self, "radius", "learning_rate", "max_grad_norm", "temperature", "lora_alpha", above=0.0)
+        for name in ("kl_coefficient", "kl_target", "advantage_clip", "clip_high", "entropy_coefficient"):
+            _check_not_negative(self, name)
+        for name in ("format_weight", "length_weight", "repetition_weight", "replay_weight", "value_coefficient"):
+            _check_not_negative(self, name)
+        if not 0 <= self.discount < 1:
+            raise UserError(f"discount must be at least 0 and below 1, got {self.discount}")
+        if self.minibatches > self.num_problems:
+            raise UserError(f"minibatches {self.minibatches} must be at most num_problems, {self.num_problems}")
+        if self.credit != "value" and self.group_size < 2 and self.grouping in ("slot", "turn"):
+            raise UserError(
+                f"grouping='{self.grouping}' compares episodes of one problem: set group_size to at least 2, or "
+                "credit='value'"
+            )
+        if self.replay_weight and not self.replay_capacity:
+            raise UserError("replay_weight needs messages to replay: set replay_capacity")
+        if self.replay_weight and self.is_sequential:
+            raise UserError(
+                "replayed messages are not those of the present team, which teamtr asks for: set replay_weight to 0, "
+                "or trust_region to grpo"
+            )
+        if bool(self.warm_start) != bool(self.warm_start_updates):
+            raise UserError("a warm start needs both: transcripts in warm_start, and warm_start_updates")
+
+
+def load_finetune_config(path: str | Path) -> FinetuneConfig:
+    """Reads a configuration; fields that are missing have their defaults.
+
+    Raises:
+      UserError: it cannot be read, or holds something that is no configuration.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold lines of the form `field: value`")
+    fields = {field.name: field for field in dataclasses.fields(FinetuneConfig)}
+    for name, value in values.items():
+        if name not in fields:
+            raise UserError(f"{path}: {unknown_name('field', str(name), fields)}")
+        default = getattr(FinetuneConfig(), name)
+        if isinstance(default, float) and isinstance(value, int | str) and not isinstance(value, bool):
+            try:
+                # YAML 1.1 takes 1e-4 for text.
+                values[name] = float(value)
+            except ValueError:
+                raise UserError(f"{path}: {name} must be a number, got '{value}'") from None
+        elif isinstance(default, tuple) and isinstance(value, list):
+            values[name] = tuple(value)
+        elif name != "sharing" and type(value) is not type(default):
+            raise UserError(f"{path}: {name} cannot be {value!r}, it is {default!r} by default")
+    return FinetuneConfig(**values)
+
+
+def _check_not_negative(config: FinetuneConfig, name: str) -> None:
+    value = getattr(config, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise UserError(f"{name} must be a number of at least 0, got {value!r}")

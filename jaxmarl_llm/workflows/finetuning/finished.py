@@ -1,0 +1,181 @@
+"""A fine-tuned run as it is used afterwards: to talk to, to evaluate, to serve elsewhere. Axes: R roles, P policies."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.llm import Decoder
+from jaxmarl_llm.llm.adapters import merge_adapter
+from jaxmarl_llm.llm.checkpoints import LanguageModel, fingerprint, load_model, save_adapter
+from jaxmarl_llm.training import checkpoints
+from jaxmarl_llm.training.runs import find_checkpoint
+from jaxmarl_llm.workflows import make_workflow
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
+from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, adapt_team, check_base, load_finetuned
+from jaxmarl_llm.workflows.finetuning.state import init_state
+from jaxmarl_llm.workflows.graph import Workflow
+from jaxmarl_llm.workflows.team import TeamPolicy
+from jaxmarl_llm.workflows.text.sampler import Sampler
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FinetunedTeam:
+    """A base model and the adapters that a run has given to its roles.
+
+    Attributes:
+      config: of the run.
+      model: the base.
+      workflow: that the roles were trained in.
+      adapted: the base with room for adapters.
+      policy_of_role: R policy indices.
+      adapters: of all layers, pytree of `[P, ...]`.
+      iteration: after which they were saved.
+    """
+
+    config: FinetuneConfig
+    model: LanguageModel
+    workflow: Workflow
+    adapted: AdaptedModel
+    policy_of_role: tuple[int, ...]
+    adapters: Any
+    iteration: int
+
+    @functools.cached_property
+    def policy_names(self) -> tuple[str, ...]:
+        """P names: those of the roles that use a policy, or `shared` where all do."""
+        roles, table = self.workflow.roles, self.policy_of_role
+        names = []
+        for policy in range(max(table) + 1):
+            users = [role for role, used in zip(roles, table, strict=True) if used == policy]
+            names.append("shared" if len(users) == len(roles) > 1 else "-".join(users))
+        return tuple(names)
+
+    def policy_of(self, role: str) -> int:
+        """The policy of a role.
+
+        Raises:
+          UserError: no such role.
+        """
+        if role not in self.workflow.roles:
+            raise unknown_name("role", role, self.workflow.roles)
+        return self.policy_of_role[self.workflow.roles.index(role)]
+
+    def merged(self, policy: int) -> LanguageModel:
+        """The base with one policy's adapter added into its weights."""
+        base = self.model
+        params = merge_adapter(self.adapted.config, base.params, self.adapters, policy)
+        return dataclasses.replace(base, params=params, fingerprint=fingerprint(base.config, params))
+
+    def save_adapters(self, folder: Path, policies: Iterable[int] | None = None) -> list[Path]:
+        """Writes policies in PEFT's format, each in a folder of its name.
+
+        Args:
+          folder: holds these folders.
+          policies: which; all by default.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        chosen = range(len(self.policy_names)) if policies is None else policies
+        config, adapters = self.adapted.config, self.adapters
+        return [
+            save_adapter(folder, self.model, config, adapters, policy, self.policy_names[policy]) for policy in chosen
+        ]
+
+    def sampler(self, workflow: Workflow | None = None, base_roles: Sequence[str] = ()) -> Sampler:
+        """The team at play.
+
+        Args:
+          workflow: with the same roles, perhaps in other numbers; the run's own by default.
+          base_roles: roles that the base model plays instead.
+
+        Raises:
+          UserError: a workflow with other roles, or no such role.
+        """
+        workflow = workflow or self.workflow
+        if workflow.roles != self.workflow.roles:
+            raise UserError(
+                f"workflow '{workflow.name}' has the roles {', '.join(workflow.roles)}, the run has "
+                f"{', '.join(self.workflow.roles)}: choose one with the same"
+            )
+        for role in base_roles:
+            self.policy_of(role)
+        # The base is one policy more, whose adapter adds nothing.
+        base = max(self.policy_of_role) + 1
+        table = tuple(
+            base if role in base_roles else policy
+            for role, policy in zip(workflow.roles, self.policy_of_role, strict=True)
+        )
+        used = sorted(set(table))
+        adapters = jax.tree.map(
+            lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])])[jnp.asarray(used)], self.adapters
+        )
+        decoder = dataclasses.replace(self.adapted.config, num_adapters=len(used))
+        team = TeamPolicy(Decoder(decoder), workflow.roles, tuple(used.index(policy) for policy in table))
+        tokenizer = self.model.tokenizer
+        assert tokenizer is not None
+        return Sampler(
+            team,
+            self.adapted.body,
+            adapters,
+            stop_tokens=tokenizer.stop_tokens,
+            pad_token=tokenizer.pad_token,
+            versions=(0,) * len(used),
+        )
+
+
+def best_team(result: FinetuneResult) -> FinetunedTeam | None:
+    """The team of a run that has just ended, with its best adapters; None where its model was not loaded.
+
+    Raises:
+      UserError: the best checkpoint is gone or damaged.
+    """
+    trainer = result.trainer
+    if trainer.base is None:
+        return None
+    _, state = load_finetuned(result.folder, "best", trainer)
+    return FinetunedTeam(
+        trainer.config,
+        trainer.base,
+        trainer.bound.workflow,
+        trainer.model,
+        trainer.policy_of_role,
+        trainer.model.whole(state.adapters),
+        int(state.iteration),
+    )
+
+
+def load_finetuned_team(
+    folder: str | Path, config: FinetuneConfig, checkpoint: str = "best", *, max_length: int | None = None
+) -> FinetunedTeam:
+    """Reads a run's base model and adapters; its task and its formats need not be there.
+
+    Args:
+      folder: of the run.
+      config: of the run.
+      checkpoint: `"best"`, `"last"` or the number of an iteration.
+      max_length: most tokens of a sequence; as in training by default.
+
+    Raises:
+      UserError: no such checkpoint, a damaged one, or a base model that is not the run's.
+    """
+    path = find_checkpoint(Path(folder), checkpoint)
+    wrong = checkpoints.problem(path)
+    if wrong is not None:
+        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
+    workflow = make_workflow(config.workflow, **config.workflow_args)
+    model = load_model(config.model, dtype=config.dtype, max_length=max_length or config.max_length)
+    if model.tokenizer is None:
+        raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
+    adapted, table = adapt_team(config, model.config, model.params, workflow)
+    loaded = checkpoints.load(path, init_state(config, adapted), None)
+    check_base(loaded.progress.get("fingerprint"), model.fingerprint, config.model)
+    adapters = adapted.whole(loaded.state.adapters)
+    return FinetunedTeam(config, model, workflow, adapted, table, adapters, loaded.update)

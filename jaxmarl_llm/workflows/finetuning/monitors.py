@@ -1,0 +1,97 @@
+"""What fine-tuning tells of itself, as names and numbers. Axes: R roles, S samples, B episodes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.algorithms.divergence import kl_estimate
+from jaxmarl_llm.workflows.text.rollout import TextEpisodes
+
+
+def episode_metrics(roles: Sequence[str], episodes: TextEpisodes, reward: np.ndarray | None = None) -> dict[str, Any]:
+    """How episodes went.
+
+    Args:
+      roles: R names.
+      episodes: B of them.
+      reward: `[S]`; None leaves it out.
+
+    Returns:
+      `accuracy`, the mean outcome; `any_correct`; `selection_failure` and `generation_failure`, the shares of episodes
+      that failed with and without a right solution; `messages` an episode. `[R]`, means over messages: `reward`,
+      `format_rate`, `own_score` (0 for roles without one), `length` in tokens.
+    """
+    outcome, any_correct = np.asarray(episodes.outcome), np.asarray(episodes.any_correct, bool)
+    success = outcome >= 1
+    metrics: dict[str, Any] = {
+        "accuracy": outcome.mean(),
+        "any_correct": any_correct.mean(),
+        "selection_failure": (any_correct & ~success).mean(),
+        "generation_failure": (~any_correct).mean(),
+        "messages": len(episodes.samples) / len(outcome),
+    }
+    role = np.asarray([sample.role for sample in episodes.samples])
+    values = {
+        "format_rate": [float(sample.format_ok) for sample in episodes.samples],
+        "own_score": [float(sample.own_score or 0.0) for sample in episodes.samples],
+        "length": [float(len(sample.completion)) for sample in episodes.samples],
+    }
+    if reward is not None:
+        values["reward"] = list(reward)
+    for name, of_sample in values.items():
+        of_sample = np.asarray(of_sample, np.float32)
+        metrics[name] = np.asarray([of_sample[role == one].mean() if (role == one).any() else 0.0 for one in roles])
+    return metrics
+
+
+def message_divergence(old: Sequence[Any], new: Sequence[Any]) -> tuple[float, float]:
+    """Divergence of a policy from the one that acted, in nats a message, from what the latter wrote.
+
+    Args:
+      old, new: S arrays `[M]` of log-probabilities, under the policy that acted and under the other; None where a
+        sample does not count.
+
+    Returns:
+      `(d, k3)`: the mean over messages of the sum over tokens of `old - new` (TeamTR, arXiv 2605.15207, algorithm 1),
+      which is unbiased and may be negative; and of the estimate that cannot be, see `kl_estimate`.
+    """
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(old, new, strict=True) if b is not None]
+    if not pairs:
+        return 0.0, 0.0
+    count = len(pairs)
+    before, after = (jnp.asarray(np.concatenate([pair[side] for pair in pairs])) for side in range(2))
+    k1, k3 = (float(jnp.sum(kl_estimate(before, after, kind=kind))) / count for kind in ("k1", "k3"))
+    return k1, k3
+
+
+def episode_log_ratio(samples: Sequence[Any], old: Sequence[Any], new: Sequence[Any], num_episodes: int) -> np.ndarray:
+    """`[B]`, sums over an episode's messages of `new - old` log-probabilities; None counts as no change."""
+    found = np.zeros(num_episodes)
+    for sample, before, after in zip(samples, old, new, strict=True):
+        if after is not None:
+            found[sample.episode] += float(np.sum(np.asarray(after, np.float64) - np.asarray(before, np.float64)))
+    return found
+
+
+def named(metrics: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
+    """Numbers under names: `[R]` as `name/role`, `[R, R]` as `name/role/other` for different roles.
+
+    Names that begin with `policy_` have an axis P, whose policies are named by number.
+    """
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        value = np.asarray(value)
+        if value.ndim == 0:
+            found[name] = float(value)
+        elif value.ndim == 1:
+            names = range(len(value)) if name.startswith("policy_") else roles
+            found |= {f"{name}/{one}": float(number) for one, number in zip(names, value, strict=True)}
+        else:
+            found |= {
+                f"{name}/{roles[row]}/{roles[column]}": float(value[row, column])
+                for row in range(len(roles))
+                for column in range(row + 1, len(roles))
+            }
+    return found

@@ -1,0 +1,193 @@
+"""Gradient steps on a batch: role by role over micro-batches, then one step of each policy that has a part in it.
+
+Axes: R roles, P policies, F parameters of an adapter in one vector.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
+from jaxmarl_llm.algorithms.policy_gradient.update import flatten, unflattener
+from jaxmarl_llm.algorithms.schedules import anneal
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.gradients import pack_gradient
+from jaxmarl_llm.workflows.finetuning.packs import Packed
+from jaxmarl_llm.workflows.finetuning.state import Stepper, stepper
+from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
+from jaxmarl_llm.workflows.loss import LossWeights
+from jaxmarl_llm.workflows.update import step_policies
+
+RolePacks = dict[str, list[Packed]]
+
+
+def rates(config: FinetuneConfig, iteration: int) -> tuple[float, float]:
+    """The learning rate and the weight of the entropy bonus of an iteration, counted from 0."""
+    progress = iteration / max(config.iterations, 1)
+    rate = anneal(config.learning_rate, 0.0, jnp.asarray(progress), schedule=config.learning_rate_schedule)
+    entropy = anneal(
+        config.entropy_coefficient, config.entropy_final, jnp.asarray(progress), schedule=config.entropy_schedule
+    )
+    return float(rate) * min(1.0, (iteration + 1) / max(config.warmup, 1)), float(entropy)
+
+
+def learned_from(config: FinetuneConfig, batch: Batch, entropy: float) -> list[bool]:
+    """`[S]`, samples that a gradient needs to see.
+
+    A completion without an advantage has a gradient of exactly 0, unless it is held to the base model or its entropy is
+    rewarded. In teamtr the penalty of the loss is left out for these; the gate sees all of them.
+    """
+    anchored = entropy or (config.kl_coefficient and not config.is_sequential) or config.credit == "value"
+    return [
+        bool(len(advantage))
+        and bool(imitation > 0 or (weight > 0 and (anchored or np.any(np.asarray(advantage) != 0))))
+        for advantage, weight, imitation in zip(batch.advantage, batch.weight, batch.imitation, strict=True)
+    ]
+
+
+def pack_roles(trainer: Trainer, batch: Batch, which: Iterable[int]) -> RolePacks:
+    """Micro-batches of each role's samples among `which`."""
+    chosen = list(which)
+    return {
+        role: trainer.pack(batch.samples, [number for number in chosen if batch.samples[number].role == role])
+        for role in trainer.roles
+    }
+
+
+def role_gradients(
+    trainer: Trainer, adapters: Any, batch: Batch, packs: RolePacks, penalty: np.ndarray, entropy: float
+) -> tuple[jax.Array, dict[str, np.ndarray]]:
+    """Gradients of the roles' summed losses, each with respect to its own policy.
+
+    Args:
+      trainer: the run.
+      adapters: `[P, ...]`.
+      batch: the samples.
+      packs: of each role.
+      penalty: `[P]`, weights of the divergence.
+      entropy: weight of the entropy bonus.
+
+    Returns:
+      `(gradients [R, F], sums)`; the sums of `pack_gradient` are `[R]`.
+    """
+    config, model = trainer.config, trainer.model
+    size = flatten(adapters).shape[1]
+    gradients, sums = [], []
+    for role, policy in zip(trainer.roles, trainer.policy_of_role, strict=True):
+        adapter = jax.tree.map(lambda leaf, policy=policy: leaf[policy], adapters)
+        anchor = 0.0 if config.is_sequential else float(penalty[policy])
+        weights = LossWeights(config.clip_low, config.clip_high, anchor, entropy, config.value_coefficient, 0.2)
+        total, of_role = jnp.zeros(size), {}
+        for packed in packs[role]:
+            gradient, found = pack_gradient(
+                model.part,
+                model.upper,
+                adapter,
+                packed.trunk,
+                packed.pack,
+                batch.lessons(packed),
+                weights,
+                float(penalty[policy]) if config.is_sequential else 0.0,
+                ratio="message" if config.is_sequential else "token",
+                temperature=config.temperature,
+                top_k=config.top_k,
+            )
+            total = total + gradient
+            of_role = jax.tree.map(jnp.add, of_role, found) if of_role else found
+        gradients.append(total)
+        sums.append(of_role)
+    names = sorted({name for of_role in sums for name in of_role})
+    stacked = {name: np.asarray([float(of_role.get(name, 0.0)) for of_role in sums]) for name in names}
+    return jnp.stack(gradients), stacked
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _step(steps: Stepper, table: tuple[int, ...], adapters, optimizer_state, gradients, count, learning_rate):
+    # Roles without samples have a sum of 0.
+    means = gradients / jnp.maximum(count, 1.0)[:, None]
+    policies = jnp.arange(max(table) + 1)
+    flat, optimizer_state, weight = step_policies(
+        steps,
+        flatten(adapters),
+        optimizer_state,
+        means,
+        count,
+        jnp.asarray(table),
+        policies,
+        learning_rate,
+    )
+    return unflattener(adapters)(flat), optimizer_state, role_gradient_report(means), weight
+
+
+def optimise(
+    trainer: Trainer,
+    adapters: Any,
+    optimizer_state: Any,
+    batch: Batch,
+    minibatches: Sequence[tuple[Sequence[int], Sequence[int]]],
+    penalty: np.ndarray,
+    learning_rate: float,
+    entropy: float,
+    *,
+    epochs: int,
+    stop: Callable[[Any], bool] = lambda adapters: False,
+) -> tuple[Any, Any, dict[str, np.ndarray]]:
+    """All gradient steps on a batch.
+
+    Args:
+      trainer: the run.
+      adapters, optimizer_state: `[P, ...]`.
+      batch: the samples.
+      minibatches: of each step of a pass, the samples that count, and those of them that a gradient needs to see.
+      penalty: `[P]`, see `role_gradients`.
+      learning_rate, entropy: of these steps.
+      epochs: passes.
+      stop: asked between two passes with the adapters so far; ends the learning.
+
+    Returns:
+      `(adapters, optimizer_state, metrics)`: metrics `[R]` and `[R, R]`, means over the steps.
+    """
+    roles = [sample.role for sample in batch.samples]
+    packs = [pack_roles(trainer, batch, seen) for _, seen in minibatches]
+    counts = [
+        np.asarray([sum(roles[number] == role for number in all_) for role in trainer.roles], np.float32)
+        for all_, _ in minibatches
+    ]
+    totals: dict[str, np.ndarray] = {}
+    reports = []
+    for epoch in range(epochs):
+        if epoch and stop(adapters):
+            break
+        for part, count in zip(packs, counts, strict=True):
+            gradients, sums = role_gradients(trainer, adapters, batch, part, penalty, entropy)
+            adapters, optimizer_state, report, weight = _step(
+                stepper(trainer.config),
+                trainer.policy_of_role,
+                adapters,
+                optimizer_state,
+                gradients,
+                jnp.asarray(count),
+                learning_rate,
+            )
+            reports.append(jax.tree.map(np.asarray, (report, weight)))
+            totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
+    nothing = np.zeros(len(trainer.roles))
+    learned, imitated = totals.pop("learned", nothing), totals.pop("imitated", nothing)
+    metrics = {
+        name: value / np.maximum(imitated if name == "imitation_loss" else learned, 1.0)
+        for name, value in totals.items()
+    }
+    if not imitated.any():
+        metrics.pop("imitation_loss", None)
+    report = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *[report for report, _ in reports])
+    metrics |= {
+        "gradient_norm": report.norm,
+        "gradient_share": report.mass_share,
+        "gradient_cosine": report.cosine,
+        "learned_messages": learned,
+    }
+    return adapters, optimizer_state, metrics

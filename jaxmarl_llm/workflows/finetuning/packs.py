@@ -1,0 +1,124 @@
+"""Completions of ragged lengths, packed into micro-batches of few shapes. Axes as in `model`; S samples."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, Pack
+
+# Rows of one micro-batch have a power of two of prompts, and lengths are multiples of this: few shapes to compile.
+_MULTIPLE = 16
+
+
+class Text(Protocol):
+    """What was read and written, as tokens."""
+
+    @property
+    def prompt(self) -> np.ndarray:
+        """`[L]` int32."""
+        ...
+
+    @property
+    def completion(self) -> np.ndarray:
+        """`[M]` int32, with its stop token."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Packed:
+    """A micro-batch and where its completions come from.
+
+    Attributes:
+      index: `[B, C]` int, numbers of samples; -1 where there is none.
+      pack: the tokens.
+      trunk: `[B, S, E]`, see `AdaptedModel.trunk`.
+    """
+
+    index: np.ndarray
+    pack: Pack
+    trunk: Any
+
+    def fill(self, values: Any, default: float = 0.0) -> jnp.ndarray:
+        """Numbers of samples as those of the pack.
+
+        Args:
+          values: `[S]`, or S arrays `[M]` of ragged lengths.
+          default: where there is no sample, or no token.
+
+        Returns:
+          `[B, C]` or `[B, C, M]` float32.
+        """
+        ragged = np.ndim(values[0]) == 1
+        filled = np.full(self.pack.completion.shape if ragged else self.index.shape, default, np.float32)
+        for row, column in np.argwhere(self.index >= 0):
+            value = values[self.index[row, column]]
+            if ragged:
+                filled[row, column, : len(value)] = value
+            else:
+                filled[row, column] = value
+        return jnp.asarray(filled)
+
+    def spread(self, values: Any, target: list[Any]) -> None:
+        """The inverse of `fill` for `[B, C, M]`: writes each sample's part into `target` at its number."""
+        values, mask = np.asarray(values), np.asarray(self.pack.mask)
+        for row, column in np.argwhere(self.index >= 0):
+            target[self.index[row, column]] = values[row, column, : mask[row, column].sum()]
+
+
+def pack_samples(
+    model: AdaptedModel, texts: Sequence[Text], which: Iterable[int], *, group: int, max_tokens: int
+) -> list[Packed]:
+    """Packs samples; those of one prompt lie behind one copy of it.
+
+    Args:
+      model: computes the trunks.
+      texts: S samples.
+      which: numbers of those to pack.
+      group: the most completions behind one prompt.
+      max_tokens: of a micro-batch, with padding; one row may have more.
+
+    Returns:
+      Micro-batches, long ones last.
+    """
+    by_prompt: dict[bytes, list[int]] = {}
+    for number in which:
+        if len(texts[number].completion):
+            by_prompt.setdefault(np.asarray(texts[number].prompt, np.int32).tobytes(), []).append(number)
+    rows: dict[tuple[int, int], list[list[int]]] = {}
+    for numbers in by_prompt.values():
+        copies = group if len(numbers) > 1 else 1
+        length = _padded(len(texts[numbers[0]].prompt))
+        for start in range(0, len(numbers), copies):
+            rows.setdefault((length, copies), []).append(numbers[start : start + copies])
+    longest = max((len(texts[number].completion) for numbers in by_prompt.values() for number in numbers), default=1)
+    steps = _padded(longest)
+    packs = []
+    for (length, copies), found in sorted(rows.items()):
+        tokens = length + copies * (steps - 1)
+        size = 1 << max(0, (max_tokens // tokens).bit_length() - 1)
+        for start in range(0, len(found), size):
+            part = found[start : start + size]
+            packs.append(_pack(model, texts, part, length, copies, steps, 1 << (len(part) - 1).bit_length()))
+    return packs
+
+
+def _padded(length: int) -> int:
+    return -(-max(length, 1) // _MULTIPLE) * _MULTIPLE
+
+
+def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
+    index = np.full((size, copies), -1)
+    prompt, prompt_length = np.zeros((size, length), np.int32), np.ones(size, np.int32)
+    completion, mask = np.zeros((size, copies, steps), np.int32), np.zeros((size, copies, steps), bool)
+    for row, numbers in enumerate(rows):
+        read = texts[numbers[0]].prompt
+        prompt[row, : len(read)], prompt_length[row] = read, len(read)
+        for column, number in enumerate(numbers):
+            written = texts[number].completion
+            index[row, column] = number
+            completion[row, column, : len(written)], mask[row, column, : len(written)] = written, True
+    pack = Pack(*map(jnp.asarray, (prompt, prompt_length, completion, mask)))
+    return Packed(index, pack, model.trunk(pack))

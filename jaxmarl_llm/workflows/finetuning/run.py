@@ -1,0 +1,396 @@
+"""A fine-tuning run: a host loop around iterations, its folder, checkpoints and metrics.
+
+What is saved and when does not change what is learned: a resumed run equals an uninterrupted one bit by bit.
+"""
+
+import contextlib
+import dataclasses
+import json
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm import DecoderConfig
+from jaxmarl_llm.training import checkpoints
+from jaxmarl_llm.training.config import differences, dump_yaml
+from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
+from jaxmarl_llm.training.interruption import StopSignal
+from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted
+from jaxmarl_llm.training.records import Records, plain
+from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, find_checkpoint, versions
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
+from jaxmarl_llm.workflows.finetuning.imitation import imitate, transcript_examples
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, adapt
+from jaxmarl_llm.workflows.finetuning.monitors import named
+from jaxmarl_llm.workflows.finetuning.replay import Example
+from jaxmarl_llm.workflows.finetuning.state import FinetuneState, init_state
+from jaxmarl_llm.workflows.finetuning.steps import Iteration, update_all
+from jaxmarl_llm.workflows.finetuning.team_tr import update_stage
+from jaxmarl_llm.workflows.finetuning.trainer import Trainer
+from jaxmarl_llm.workflows.graph import Workflow
+from jaxmarl_llm.workflows.policies import sharing
+from jaxmarl_llm.workflows.text.bound import TextWorkflow
+from jaxmarl_llm.workflows.text.evaluation import TextEvaluation, evaluate_text
+from jaxmarl_llm.workflows.text.sandbox import sandbox_name
+from jaxmarl_llm.workflows.text.transcripts import read_transcripts
+
+# A run may be continued with other values of these.
+_RECORDING = ("evaluate_every", "evaluation_problems", "checkpoint_every", "keep_checkpoints")
+
+
+class Watcher:
+    """Receives the events of a run; this one shows nothing."""
+
+    def start(self, config: FinetuneConfig, iteration: int) -> None:
+        """Begins, or goes on after that many iterations."""
+
+    def advance(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """An iteration is done."""
+
+    def evaluated(self, iteration: int, evaluation: TextEvaluation) -> None:
+        """Held-out problems have been played."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def stop(self) -> None:
+        """The run has ended, one way or another."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FinetuneResult:
+    """How a run ended.
+
+    Attributes:
+      folder: of the run.
+      trainer: the team.
+      state: after the last iteration.
+      evaluations: `(iteration, accuracy, (low, high))` in order.
+      summary: what `summary.json` holds.
+    """
+
+    folder: Path
+    trainer: Trainer
+    state: FinetuneState
+    evaluations: list[tuple[int, float, tuple[float, float]]]
+    summary: dict[str, Any]
+
+
+def adapt_team(
+    config: FinetuneConfig, decoder: DecoderConfig, body: Mapping[str, Any], workflow: Workflow
+) -> tuple[AdaptedModel, tuple[int, ...]]:
+    """A model with the adapters of a configuration, and the policy of each role of its workflow.
+
+    Raises:
+      UserError: settings that do not fit the model or the workflow.
+    """
+    table = sharing(workflow, config.sharing)
+    model = adapt(
+        decoder,
+        body,
+        max(table) + 1,
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        targets=config.lora_targets,
+        trained_layers=config.trained_layers,
+        value_head=config.credit == "value",
+    )
+    return model, table
+
+
+def make_trainer(
+    config: FinetuneConfig, decoder: DecoderConfig, body: Mapping[str, Any], bound: TextWorkflow
+) -> Trainer:
+    """The team of a configuration on a model that is at hand.
+
+    Args:
+      config: the run.
+      decoder: of the model, with stacked layers and without adapters.
+      body: its parameters.
+      bound: the workflow at work on its task.
+
+    Raises:
+      UserError: settings that are wrong, or do not fit the model or the workflow.
+    """
+    config.check()
+    model, table = adapt_team(config, decoder, body, bound.workflow)
+    if not bound.task.train:
+        raise UserError("the task has no problems to train on")
+    return Trainer(config, model, bound, table)
+
+
+def load_trainer(config: FinetuneConfig) -> Trainer:
+    """The team of a configuration: its model is loaded, its workflow put to work on its task.
+
+    Raises:
+      UserError: bad input.
+    """
+    from jaxmarl_llm.llm.checkpoints import load_model
+    from jaxmarl_llm.workflows import make_workflow
+    from jaxmarl_llm.workflows.text import bind_text, make_text_task
+
+    config.check()
+    workflow = make_workflow(config.workflow, **config.workflow_args)
+    task = make_text_task(config.task, **config.task_args)
+    model = load_model(config.model, dtype=config.dtype, max_length=config.max_length)
+    if model.tokenizer is None:
+        raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
+    bound = bind_text(
+        workflow,
+        task,
+        model.tokenizer,
+        config.formats or None,
+        max_new_tokens=config.max_new_tokens,
+        max_length=config.max_length,
+        require_end=config.require_end,
+    )
+    return dataclasses.replace(make_trainer(config, model.config, model.params, bound), base=model)
+
+
+def draw_problems(config: FinetuneConfig, problems: Sequence[Any], iteration: int) -> list[Any]:
+    """The problems of an iteration, different ones as far as there are enough."""
+    random = np.random.default_rng([config.seed, iteration])
+    chosen = random.choice(len(problems), config.num_problems, replace=config.num_problems > len(problems))
+    return [problems[index] for index in chosen]
+
+
+def iterate(trainer: Trainer, state: FinetuneState, memory: Sequence[Example] = ()) -> Iteration:
+    """One iteration: a stage of TeamTR, or an update of all policies at once."""
+    problems = draw_problems(trainer.config, trainer.bound.task.train, int(state.iteration))
+    if trainer.config.is_sequential:
+        return update_stage(trainer, state, problems)
+    return update_all(trainer, state, problems, memory)
+
+
+def evaluate(trainer: Trainer, state: FinetuneState) -> TextEvaluation:
+    """Held-out problems, each played once with the likeliest tokens."""
+    held_out = trainer.bound.task.held_out[: trainer.config.evaluation_problems]
+    return evaluate_text(trainer.sampler(state.adapters, state.version_vector), trainer.bound, held_out)
+
+
+def finetune(
+    config: FinetuneConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    trainer: Trainer | None = None,
+    watcher: Watcher | None = None,
+) -> FinetuneResult:
+    """Fine-tunes a team and writes the run's folder.
+
+    Args:
+      config: the run.
+      folder: of the run: `config.yaml`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`, `best/` and `summary.json`.
+      resume: goes on with the run that the folder holds, from its newest sound checkpoint, bit by bit as if it had
+        never stopped; begins it where the folder is empty.
+      trainer: of this configuration; loaded if not given.
+      watcher: sees what happens.
+
+    Raises:
+      UserError: bad input; nothing was written.
+      TrainingDiverged: an adapter is no number any more.
+      TrainingInterrupted: SIGINT or SIGTERM; the state was saved.
+    """
+    folder, watcher = Path(folder), watcher or Watcher()
+    config.check()
+    _check_folder(folder, config, resume)
+    start, damaged = checkpoints.find_newest(folder / "checkpoints")
+    trainer = trainer or load_trainer(config)
+    with contextlib.ExitStack() as stack:
+        stack.callback(unlock_folder, folder, lock_folder(folder))
+        stack.callback(watcher.stop)
+        for name in ("checkpoints", "best"):
+            checkpoints.remove_partial(folder / name)
+        for path, wrong in damaged:
+            watcher.note(f"checkpoint {path} is damaged ({wrong}): set aside as {path.name}.damaged")
+            checkpoints.set_aside(path)
+        run = _Run(config, folder, trainer, watcher)
+        run.restore(start)
+        stack.callback(run.records.close)
+        return run.run()
+
+
+def load_finetuned(
+    folder: str | Path, checkpoint: str = "best", trainer: Trainer | None = None
+) -> tuple[Trainer, FinetuneState]:
+    """A run's team and its state.
+
+    Args:
+      folder: of the run.
+      checkpoint: `"best"`, `"last"` or the number of an iteration.
+      trainer: of the run; loaded if not given.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    folder = Path(folder)
+    trainer = trainer or load_trainer(load_finetune_config(folder / CONFIG_FILE))
+    path = find_checkpoint(folder, checkpoint)
+    wrong = checkpoints.problem(path)
+    if wrong is not None:
+        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another")
+    return trainer, checkpoints.load(path, init_state(trainer.config, trainer.model), None).state
+
+
+def check_base(expected: str | None, found: str | None, model: str) -> None:
+    """Refuses a base model that is not the one that adapters were trained on; one that is not known is not judged.
+
+    Args:
+      expected: fingerprint of the model at the time.
+      found: that of the model at hand.
+      model: its name.
+
+    Raises:
+      UserError: they differ.
+    """
+    if None not in (expected, found) and expected != found:
+        raise UserError(f"{model} is another model than the run was trained on: put that one back in its place")
+
+
+def _check_folder(folder: Path, config: FinetuneConfig, resume: bool) -> None:
+    if not holds_earlier(folder, CONFIG_FILE, "a run's"):
+        return
+    changed = differences(load_finetune_config(folder / CONFIG_FILE), config, ignore=_RECORDING)
+    if changed:
+        raise UserError(f"folder {folder} holds another run ({'; '.join(changed)}): choose another folder")
+    if not resume:
+        raise UserError(f"folder {folder} holds this run already: resume it, or choose another folder")
+
+
+class _Run:
+    """One call of `finetune`."""
+
+    def __init__(self, config: FinetuneConfig, folder: Path, trainer: Trainer, watcher: Watcher):
+        self.config, self.folder, self.trainer, self.watcher = config, folder, trainer, watcher
+        self.state = init_state(config, trainer.model)
+        self.memory: list[Example] = []
+        self.evaluations: list[tuple[int, float, tuple[float, float]]] = []
+        self.seconds = 0.0
+        self.saved: int | None = None
+        self.fingerprint = None if trainer.base is None else trainer.base.fingerprint
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return int(self.state.iteration)
+
+    def restore(self, start: Path | None) -> None:
+        """Starts from a checkpoint, or from the base model."""
+        last = None
+        if start is not None:
+            found = checkpoints.load(start, self.state, None)
+            check_base(found.progress.get("fingerprint"), self.fingerprint, self.config.model)
+            self.state, last, self.saved = found.state, found.update, found.update
+            self.memory = [Example.from_json(one) for one in found.progress["memory"]]
+            self.evaluations = [(one, accuracy, tuple(between)) for one, accuracy, between in found.progress["curve"]]
+            self.seconds = found.progress["seconds"]
+        write_whole(self.folder / CONFIG_FILE, dump_yaml(self.config))
+        write_whole(self.folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
+        self.records = Records(self.folder, last, int(self.state.episodes))
+        self.watcher.start(self.config, self.iteration)
+        if hasattr(self.trainer.bound.task, "sandbox"):
+            self.watcher.note(f"code runs in the sandbox '{sandbox_name(self.trainer.bound.task.sandbox)}'")
+        if start is None:
+            if self.config.warm_start:
+                self._warm_start()
+            self._evaluate()
+            self._save()
+
+    def run(self) -> FinetuneResult:
+        """Goes on to the end."""
+        config = self.config
+        with StopSignal() as stop:
+            while self.iteration < config.iterations:
+                begin = time.perf_counter()
+                done = iterate(self.trainer, self.state, self.memory)
+                self.state, self.memory = done.state, done.memory
+                self._check_finite()
+                spent = time.perf_counter() - begin
+                self.seconds += spent
+                self._record(done, spent)
+                last = self.iteration == config.iterations
+                if last or self.iteration % config.evaluate_every == 0:
+                    self._evaluate()
+                if last or self.iteration % config.checkpoint_every == 0 or stop.number is not None:
+                    self._save()
+                if stop.number is not None and not last:
+                    raise TrainingInterrupted(
+                        f"stopped by {signal.Signals(stop.number).name} and saved at iteration {self.iteration} of "
+                        f"{config.iterations}; continue with: jaxmarl-llm finetune --resume --out {self.folder}",
+                        stop.number,
+                    )
+        best = max(self.evaluations, key=lambda one: one[1])
+        summary = {
+            "iterations": self.iteration,
+            "episodes": int(self.state.episodes),
+            "seconds": round(self.seconds, 1),
+            "base": dict(zip(("accuracy", "interval"), self.evaluations[0][1:], strict=True)),
+            "best": dict(zip(("iteration", "accuracy", "interval"), best, strict=True)),
+            "final": dict(zip(("accuracy", "interval"), self.evaluations[-1][1:], strict=True)),
+        }
+        write_whole(self.folder / SUMMARY_FILE, json.dumps(plain(summary), indent=2) + "\n")
+        return FinetuneResult(self.folder, self.trainer, self.state, self.evaluations, summary)
+
+    def _warm_start(self) -> None:
+        examples = transcript_examples(self.trainer, read_transcripts(self.config.warm_start))
+        messages = self.config.replay_messages
+        begin = time.perf_counter()
+        self.state, losses = imitate(
+            self.trainer, self.state, examples, self.config.warm_start_updates, messages=messages
+        )
+        self.seconds += time.perf_counter() - begin
+        self.watcher.note(
+            f"imitated {len(examples)} messages: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} updates"
+        )
+
+    def _check_finite(self) -> None:
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(self.state.adapters))):
+            raise TrainingDiverged(
+                f"an adapter is no number after iteration {self.iteration}: the last good checkpoint is "
+                f"{self.folder / 'checkpoints' / str(self.saved)}; try a lower learning_rate"
+            )
+
+    def _record(self, done: Iteration, spent: float) -> None:
+        numbers = named(done.metrics, self.trainer.roles)
+        times = {"seconds": self.seconds, "iteration_seconds": spent}
+        times |= {f"{name}_seconds": value for name, value in done.seconds.items()}
+        times |= {"tokens_per_s": done.tokens / max(spent, 1e-9)}
+        values = {name: np.asarray([value], np.float32) for name, value in numbers.items()}
+        values["tokens"] = np.asarray([done.tokens], np.float32)
+        self.records.write("train", self.iteration, int(self.state.episodes), times, values)
+        self.watcher.advance(self.iteration, numbers | times)
+
+    def _evaluate(self) -> None:
+        found = evaluate(self.trainer, self.state)
+        is_best = all(found.accuracy > accuracy for _, accuracy, _ in self.evaluations)
+        self.evaluations.append((self.iteration, found.accuracy, found.interval))
+        values = {
+            "accuracy": np.asarray([found.accuracy], np.float32),
+            "interval": np.asarray([found.interval], np.float32),
+            "any_correct": np.asarray([found.report["any_correct"]], np.float32),
+        }
+        self.records.write("evaluation", self.iteration, int(self.state.episodes), {"seconds": self.seconds}, values)
+        self.watcher.evaluated(self.iteration, found)
+        if is_best:
+            self._write("best", 1)
+
+    def _save(self) -> None:
+        if self.saved != self.iteration:
+            self._write("checkpoints", self.config.keep_checkpoints)
+            self.saved = self.iteration
+
+    def _write(self, name: str, keep: int) -> None:
+        progress = {
+            "memory": [example.to_json() for example in self.memory],
+            "curve": self.evaluations,
+            "seconds": self.seconds,
+            "fingerprint": self.fingerprint,
+        }
+        self.records.flush()
+        checkpoints.save(self.folder / name, self.iteration, self.state, progress, self.config, versions(), keep)
