@@ -1,9 +1,12 @@
 """Small models with random parameters, and comparison of parameters."""
 
+import dataclasses
+
 import jax
 import numpy as np
 
 from jaxmarl_llm.llm import DecoderConfig
+from jaxmarl_llm.llm.adapters import split_adapters
 from jaxmarl_llm.llm.checkpoints import LanguageModel, fingerprint
 from jaxmarl_llm.llm.checkpoints.names import abstract_params
 from jaxmarl_llm.llm.config import RopeScaling
@@ -33,6 +36,14 @@ def make_model(family="llama", sizes=SIZES, **changes):
 
     params = jax.tree.map(one, abstract_params(config))
     return LanguageModel(config, params, None, family, "made", fingerprint(config, params))
+
+
+def make_adapters(model, *, scale=1.0, **changes):
+    """Configuration and random adapters of three roles."""
+    config = dataclasses.replace(model.config, **{"lora_rank": 7, "lora_alpha": 11.0, "num_adapters": 3, **changes})
+    random = np.random.default_rng(1)
+    abstract = jax.eval_shape(lambda params: split_adapters(params)[1], abstract_params(config))
+    return config, jax.tree.map(lambda leaf: random.normal(0, scale, leaf.shape).astype(leaf.dtype), abstract)
 
 
 def assert_same(one, other):

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from toy_models import SIZES, assert_same, make_model
+from toy_models import SIZES, assert_same, make_adapters, make_model
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm.adapters import join_adapters, split_adapters
+from jaxmarl_llm.llm.adapters import join_adapters
 from jaxmarl_llm.llm.checkpoints import load_adapter, save_adapter
 from jaxmarl_llm.llm.checkpoints.names import abstract_params
 
@@ -24,14 +24,6 @@ MODULES = {
     "up": ("up", "mlp.up_proj"),
     "down": ("down", "mlp.down_proj"),
 }
-
-
-def make_adapters(model, **changes):
-    """Configuration and random adapters of three roles."""
-    config = dataclasses.replace(model.config, **{"lora_rank": 7, "lora_alpha": 11.0, "num_adapters": 3, **changes})
-    random = np.random.default_rng(1)
-    abstract = jax.eval_shape(lambda params: split_adapters(params)[1], abstract_params(config))
-    return config, jax.tree.map(lambda leaf: random.normal(0, 1, leaf.shape).astype(leaf.dtype), abstract)
 
 
 def edit(folder, change=None, **settings):
