@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.text.sampler import Sampler as Sampler
     from jaxmarl_llm.workflows.text.sampler import ScriptedSampler as ScriptedSampler
     from jaxmarl_llm.workflows.text.sampler import make_sampler as make_sampler
+    from jaxmarl_llm.workflows.text.tasks import make_text_task as make_text_task
+    from jaxmarl_llm.workflows.text.tasks import register_text_task as register_text_task
+    from jaxmarl_llm.workflows.text.tasks import text_task_names as text_task_names
     from jaxmarl_llm.workflows.text.transcripts import EpisodeRecord as EpisodeRecord
     from jaxmarl_llm.workflows.text.transcripts import StepRecord as StepRecord
+    from jaxmarl_llm.workflows.text.transcripts import episode_records as episode_records
     from jaxmarl_llm.workflows.text.transcripts import read_transcripts as read_transcripts
     from jaxmarl_llm.workflows.text.transcripts import write_transcripts as write_transcripts
 
@@ -37,7 +41,8 @@ _MODULES = {
     "replies": ("Reading", "read_reply"),
     "rollout": ("TextEpisodes", "TextSample", "play_text"),
     "sampler": ("Sampler", "ScriptedSampler", "make_sampler"),
-    "transcripts": ("EpisodeRecord", "StepRecord", "read_transcripts", "write_transcripts"),
+    "tasks": ("make_text_task", "register_text_task", "text_task_names"),
+    "transcripts": ("EpisodeRecord", "StepRecord", "episode_records", "read_transcripts", "write_transcripts"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -319,18 +319,24 @@ def _answer(sampler, bound: TextWorkflow, asks: list[_Ask], key, group_size: int
     # Any other size would need a program of its own.
     sizes = {len(group) for group in groups.values()} | {group_size * ask.turn.call.copies for ask in asks}
     size = sizes.pop() if len(sizes) == 1 else 1
-    rows = [ask for group in groups.values() for ask in group]
+    if settings["temperature"] == 0:
+        # The likeliest tokens are the same for all who read the same.
+        size, rows, answered = 1, [group[0] for group in groups.values()], list(groups.values())
+    else:
+        rows = [ask for group in groups.values() for ask in group]
+        answered = [[ask] for ask in rows]
     drawn = sampler.sample(
         [ask.prompt for ask in rows[::size]],
         [sampler.policy_of(ask.turn.call.role) for ask in rows[::size]],
         key,
-        max_new_tokens=max(bound.room[ask.turn.call.name] for ask in rows),
+        max_new_tokens=max(bound.room[ask.turn.call.name] for ask in asks),
         group=size,
         row=np.asarray([ask.row for ask in rows]),
         **settings,
     )
-    for index, ask in enumerate(rows):
-        # Calls with less room share the batch, and lose what is beyond it.
-        length = min(int(drawn.length[index]), bound.room[ask.turn.call.name])
-        ask.completion, ask.log_prob = drawn.tokens[index, :length].copy(), drawn.log_prob[index, :length].copy()
-        ask.ended = bool(np.isin(ask.completion[-1:], sampler.stop_tokens).any())
+    for index, alike in enumerate(answered):
+        for ask in alike:
+            # Calls with less room share the batch, and lose what is beyond it.
+            length = min(int(drawn.length[index]), bound.room[ask.turn.call.name])
+            ask.completion, ask.log_prob = drawn.tokens[index, :length].copy(), drawn.log_prob[index, :length].copy()
+            ask.ended = bool(np.isin(ask.completion[-1:], sampler.stop_tokens).any())
