@@ -17,6 +17,7 @@ from jaxmarl_llm.workflows.text.sandbox.child.values import decode, encode
 from . import hostile
 
 HIDDEN = ("assert answer(3) == 'secret-sauce'",)
+PATIENT = Limits(seconds=120.0)
 RIGHT = Program("def answer(x):\n    return 'secret-sauce'", HIDDEN)
 
 
@@ -59,8 +60,8 @@ def places(tmp_path, monkeypatch):
 
 def judge(name, places, bodies, limits):
     programs = [Program(hostile.code(body, **places), HIDDEN) for body in bodies]
-    results = run_many([*programs, RIGHT], workers=4, limits=limits, sandbox=name)
-    assert results.pop().status == "passed"
+    results = run_many(programs, workers=4, limits=limits, sandbox=name)
+    assert run(RIGHT, PATIENT, sandbox=name).status == "passed"
     for result in results:
         assert "ESCAPED" not in result.output, result
         assert "hunter2" not in result.output + result.detail
@@ -82,7 +83,7 @@ def processes_with(text):
 
 
 def test_what_is_refused(name, places):
-    results = judge(name, places, hostile.REFUSED.values(), Limits(seconds=60.0, cpu_seconds=20))
+    results = judge(name, places, hostile.REFUSED.values(), PATIENT)
     for title, result in zip(hostile.REFUSED, results, strict=True):
         assert result.status == "failed", (title, result)
         assert result.detail.startswith("AssertionError"), (title, result)
@@ -91,7 +92,7 @@ def test_what_is_refused(name, places):
 
 def test_wrong_programs_and_forged_verdicts(name, places):
     cases = {**hostile.WRONG, **hostile.BOMBS}
-    limits = Limits(seconds=60.0, cpu_seconds=20, memory_bytes=256 << 20, output_bytes=5000)
+    limits = Limits(seconds=120.0, memory_bytes=256 << 20, output_bytes=5000)
     results = judge(name, places, [body for body, _ in cases.values()], limits)
     for (title, (_, status)), result in zip(cases.items(), results, strict=True):
         assert result.status in (status if isinstance(status, tuple) else (status,)), (title, result)
@@ -112,13 +113,15 @@ def test_processor_time(name):
 
 
 @pytest.mark.slow
-def test_ends_with_its_parent(name):
+def test_ends_with_its_parent(name, tmp_path):
     code = (
         "from jaxmarl_llm.workflows.text.sandbox import *\n"
         f"print(run(Program('', ('1',)), sandbox={name!r}).status, flush=True)\n"
         f"run(Program('while True: pass', ('1',)), Limits(seconds=59.59375, cpu_seconds=30), sandbox={name!r})"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
     with parent:
         assert parent.stdout.readline() == b"passed\n"
         while len(processes_with("\x0059.59375\0")) < 2:
@@ -160,7 +163,7 @@ print("said")
         "assert undefined(1) == 1",
         "assert math.isclose(total([]), 0.0)",
     )
-    result = run(Program(code, tests, setup="import math\ndef limit():\n    return 10", names=("limit",)))
+    result = run(Program(code, tests, "import math\ndef limit():\n    return 10", ("limit",)), PATIENT)
     assert (result.status, result.num_passed, result.output) == ("failed", len(tests) - 2, "said\n")
     assert result.detail.startswith("AssertionError")
 
@@ -171,19 +174,19 @@ def test_tests_that_are_not_right():
         Program(good, ("import sys\nsys.exit(0)",)),
         Program(good, ("assert answer(1) ==",)),
         Program(good, ("assert answer(1) == 1",), setup="import no_such_module"),
-        Program(good, ("while True:\n    pass",)),
         Program(good + "#" * (5 << 20), ("assert answer(1) == 1",)),
         Program(good, ("assert answer(1) == 1",)),
     ]
-    results = run_many(programs, limits=Limits(seconds=1.5))
-    assert [result.status for result in results] == ["failed", "failed", "failed", "timeout", "failed", "passed"]
+    results = run_many(programs, limits=PATIENT)
+    assert [result.status for result in results] == ["failed", "failed", "failed", "failed", "passed"]
+    assert run(Program(good, ("while True:\n    pass",)), Limits(seconds=0.5)).status == "timeout"
 
 
 def test_no_sandbox_no_run(monkeypatch):
     monkeypatch.setattr(layers, "_what_is_missing", lambda name: "not allowed")
     with pytest.raises(UserError, match=r'code is not run.*sandbox="none"'):
         run(RIGHT)
-    assert run(RIGHT, sandbox="none").status == "passed"
+    assert run(RIGHT, PATIENT, sandbox="none").status == "passed"
     assert run(Program("def answer(x):\n    return 1", HIDDEN), sandbox="none").status == "failed"
 
 

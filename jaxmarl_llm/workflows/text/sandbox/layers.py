@@ -54,6 +54,7 @@ def sandbox_name(sandbox: str = "auto") -> str:
     if sandbox not in SANDBOXES:
         raise unknown_name("sandbox", sandbox, SANDBOXES)
     if sandbox == "none":
+        _warn()
         return sandbox
     reasons = []
     for name in _LAYERS if sandbox == "auto" else (sandbox,):
@@ -95,9 +96,14 @@ def can_drop_user(name: str) -> bool:
 
 
 @functools.cache
+def _warn() -> None:
+    _log.warning('sandbox="none": code runs with all rights of this user')
+
+
+@functools.cache
 def _what_is_missing(name: str) -> str:
     """The reason why a sandbox cannot be used here, "" where it can."""
-    from jaxmarl_llm.workflows.text.sandbox.run import run_in
+    from jaxmarl_llm.workflows.text.sandbox.host import run_in
 
     if not sys.platform.startswith("linux"):
         return "not Linux"

@@ -84,6 +84,10 @@ def confine(job: dict[str, Any], *, may_kill: int | None = None) -> None:
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (limit, limit))
     if job["layers"]:
+        filters.no_new_privileges()
+        if "landlock" in job["layers"]:
+            # Before the user changes, who may not be able to reach the folder by its path.
+            filters.landlock(job["readable"], job["folder"], may_signal=may_kill is not None)
         if job["drop_user"]:
             posix.setgroups([])
             posix.setresgid(NOBODY, NOBODY, NOBODY)
@@ -92,9 +96,6 @@ def confine(job: dict[str, Any], *, may_kill: int | None = None) -> None:
         check(libc.prctl(_DUMPABLE, 0, 0, 0, 0), "prctl")
         # The kernel forgets it when the user changes.
         check(libc.prctl(_PARENT_DEATH_SIGNAL, 9, 0, 0, 0), "prctl")
-        filters.no_new_privileges()
-    if "landlock" in job["layers"]:
-        filters.landlock(job["readable"], job["folder"], may_signal=may_kill is not None)
     if "seccomp" in job["layers"]:
         filters.seccomp(may_kill=may_kill)
 

@@ -58,7 +58,10 @@ def run_many(
     check_whole("workers", workers, at_least=1)
     name, limits = sandbox_name(sandbox), limits or Limits()
     with concurrent.futures.ThreadPoolExecutor(min(workers, max(len(programs), 1))) as pool:
-        return list(pool.map(lambda program: run_in(name, program, limits), programs))
+        try:
+            return list(pool.map(lambda program: run_in(name, program, limits), programs))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def run_in(name: str, program: Program, limits: Limits) -> Result:
