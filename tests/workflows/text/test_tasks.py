@@ -4,6 +4,7 @@ import logging
 import pytest
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows.text.sandbox import sandbox_name
 from jaxmarl_llm.workflows.text.tasks import (
     MathTask,
     TextProblem,
@@ -29,6 +30,14 @@ HUMANEVAL = {
     "test": "def check(candidate):\n    assert math.isclose(candidate(2.0), 12.566, abs_tol=1e-3)\n"
     "    assert helper(1) == 2\n",
 }
+
+
+@pytest.fixture
+def protected():
+    try:
+        sandbox_name()
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 def block(code, words="Here it is:"):
@@ -80,6 +89,7 @@ def test_held_out_problems_do_not_depend_on_the_seed():
     assert first.train != second.train
 
 
+@pytest.mark.usefixtures("protected")
 def test_list_functions():
     task = make_text_task("list_functions", num_train=12, num_held_out=3, level=3)
     problems = task.train + task.held_out
@@ -109,6 +119,7 @@ def test_what_is_the_answer_in_code():
     assert not task.format_ok(code) and not task.format_ok(f"```python\n{code}") and not task.format_ok(block("x = 1"))
 
 
+@pytest.mark.usefixtures("protected")
 def test_partial_scores():
     for partial, score in ((False, 0.0), (True, 0.5)):
         task = make_text_task("list_functions", num_train=1, num_held_out=1, partial=partial)
@@ -125,6 +136,7 @@ def test_gsm8k(tmp_path):
     assert "\\boxed" in task.instructions and not task.needs_host
 
 
+@pytest.mark.usefixtures("protected")
 def test_mbpp(tmp_path):
     task = make_text_task(write(tmp_path / "code.jsonl", [MBPP]))
     problem = only(task)
@@ -136,6 +148,7 @@ def test_mbpp(tmp_path):
     assert only(make_text_task(write(tmp_path / "s.jsonl", [sanitized]), num_shown_tests=0)).prompt == MBPP["text"]
 
 
+@pytest.mark.usefixtures("protected")
 def test_humaneval(tmp_path):
     task = make_text_task(write(tmp_path / "code.jsonl", [HUMANEVAL]))
     problem = only(task)
@@ -210,6 +223,7 @@ def test_a_file_of_held_out_problems(tmp_path, caplog):
     assert "3 problems left out of training" in caplog.text
 
 
+@pytest.mark.usefixtures("protected")
 def test_examples_that_ship(tmp_path):
     write_example_files(tmp_path)
     for path in tmp_path.iterdir():
