@@ -320,6 +320,12 @@ def test_sources(tmp_path, monkeypatch, folder):
         load_model("models/x.gguf")
     with pytest.raises(UserError, match="must be text or PathLike, got 3"):
         load_model(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="unknown dtype 'float16'"):
+        load_model(folder, dtype="float16")
+    with pytest.raises(UserError, match="mesh must be"):
+        load_model(folder, mesh=2)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=r"cannot read .* .File name too long"):
+        load_model("x" * 5000)
     (tmp_path / "g").mkdir()
     path = write_gguf(tmp_path / "g" / "m.gguf", make_model())
     with pytest.raises(UserError, match=f"give {path}"):

@@ -85,6 +85,8 @@ def test_gguf_scaled_angles(tmp_path):
         ({"llama.attention.value_length": 12}, "value_length"),
         ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}, "rope scaling 'yarn'"),
         ({"split.count": 2}, "one of 2 parts"),
+        ({"llama.expert_count": [1, 2, 3]}, "differs between layers"),
+        ({"llama.attention.sliding_window": "wide"}, "damaged: its fields"),
     ],
 )
 def test_gguf_that_the_decoder_cannot_do(tmp_path, fields, message):

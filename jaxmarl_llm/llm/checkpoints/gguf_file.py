@@ -52,7 +52,7 @@ class GGUFFile:
                 name = self._text(file)
                 self.fields[name] = self._value(file, self._scalar(file, "I"))
             self._entries = dict(self._tensor(file) for _ in range(num_tensors))
-            alignment = self.fields.get("general.alignment", 32)
+            alignment = self.fields.get("general.alignment") or 32
             self._start = -(-file.tell() // alignment) * alignment
         self.names = set(self._entries)
         for name, entry in self._entries.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from jaxmarl_llm.arguments import check_kind, check_whole
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm.checkpoints.gguf_config import ROPE_FACTORS, gguf_config
 from jaxmarl_llm.llm.checkpoints.gguf_file import GGUFFile
 from jaxmarl_llm.llm.checkpoints.hf_config import read_config
@@ -17,7 +17,7 @@ from jaxmarl_llm.llm.checkpoints.names import Kind
 from jaxmarl_llm.llm.checkpoints.placement import Tensors, place
 from jaxmarl_llm.llm.checkpoints.safetensors_file import open_weights
 from jaxmarl_llm.llm.checkpoints.sources import download, packaged_model
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import DTYPES, DecoderConfig
 from jaxmarl_llm.llm.tokenizer import Tokenizer
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -45,7 +45,17 @@ def load_model(
       UserError: nothing is there, or files are missing, damaged or of a kind that the decoder cannot do.
     """
     check_kind("the source of a model", source, str, os.PathLike)
+    check_kind("mesh", mesh, Mesh, type(None))
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", str(dtype), DTYPES)
     name, path = str(source), Path(source).expanduser()
+    try:
+        return _load(name, path, dtype, mesh, max_length)
+    except OSError as error:
+        raise UserError(f"cannot read {name} ({error.strerror or error})") from None
+
+
+def _load(name: str, path: Path, dtype: str, mesh: Mesh | None, max_length: int | None) -> LanguageModel:
     if path.is_dir():
         return _load_folder(path, name, dtype, mesh, max_length)
     if path.is_file():
@@ -72,7 +82,10 @@ def _load_folder(folder: Path, source: str, dtype: str, mesh: Mesh | None, max_l
 
 def _load_gguf(path: Path, source: str, dtype: str, mesh: Mesh | None, max_length: int | None) -> LanguageModel:
     file = GGUFFile(path)
-    family, config = gguf_config(file, dtype)
+    try:
+        family, config = gguf_config(file, dtype)
+    except (TypeError, ZeroDivisionError) as error:
+        raise UserError(f"{path} is damaged: its fields cannot be understood ({error})") from None
     has_tokenizer = "tokenizer.ggml.tokens" in file.fields
     tokenizer = Tokenizer.from_gguf(file.fields, source=str(path)) if has_tokenizer else None
     return _assemble(source, str(path), family, config, tokenizer, file, "gguf", {ROPE_FACTORS}, mesh, max_length)

@@ -118,11 +118,12 @@ def _read(tensors: Tensors, kind: Kind, leaf: Leaf, pairs_of: int) -> np.ndarray
     step = max(1, _BLOCK // (4 * int(np.prod(leaf.tensor_shape[1:]))))
     for name, target in zip(leaf.tensors(kind), targets, strict=True):
         target = target.T if leaf.is_kernel else target
-        rows = np.arange(len(target))
         if pairs_of and leaf.part in ("query_projection", "key_projection"):
             # Row 2 i + s of a head belongs at row i + s D / 2.
-            rows = rows.reshape(-1, 2, pairs_of // 2).swapaxes(1, 2).reshape(-1)
+            rows = np.arange(len(target)).reshape(-1, 2, pairs_of // 2).swapaxes(1, 2).reshape(-1)
+            target[rows] = tensors.rows(name, 0, len(target))
+            continue
         for start in range(0, len(target), step):
-            block = rows[start : start + step]
-            target[block] = tensors.rows(name, start, start + len(block))
+            stop = min(start + step, len(target))
+            target[start:stop] = tensors.rows(name, start, stop)
     return array
