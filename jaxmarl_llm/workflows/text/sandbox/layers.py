@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.workflows.text.sandbox.child.isolation import NOBODY
 from jaxmarl_llm.workflows.text.sandbox.program import Limits, Program
 
 _LAYERS = {
@@ -36,6 +37,8 @@ def escapes(secret):
         found.append(name)
     return found
 """
+# CAP_CHOWN, CAP_SETGID and CAP_SETUID.
+_USER_RIGHTS = 1 << 0 | 1 << 6 | 1 << 7
 _log = logging.getLogger(__name__)
 
 
@@ -87,12 +90,22 @@ def readable_folders() -> tuple[str, ...]:
 @functools.cache
 def can_drop_user(name: str) -> bool:
     """Whether a program can run as a user without rights: root starts it, and that user can read Python's library."""
-    if os.geteuid():
+    if os.geteuid() or not _can_change_user():
         return False
     if "namespaces" in layers(name):
         return True
     places = [place for path in map(pathlib.Path, readable_folders()) for place in (path, *path.parents)]
     return all(place.stat().st_mode & 0o001 for place in places)
+
+
+def _can_change_user() -> bool:
+    """Whether root may give files away and become somebody else, who exists here: not so in all containers."""
+    status, users = pathlib.Path("/proc/self/status"), pathlib.Path("/proc/self/uid_map")
+    if not status.exists() or not users.exists():
+        return False
+    rights = int(status.read_text().partition("CapEff:")[2].split()[0], 16)
+    ranges = [[int(number) for number in line.split()] for line in users.read_text().splitlines()]
+    return rights & _USER_RIGHTS == _USER_RIGHTS and any(first <= NOBODY < first + size for first, _, size in ranges)
 
 
 @functools.cache
@@ -113,7 +126,7 @@ def _what_is_missing(name: str) -> str:
         try:
             result = run_in(name, probe, Limits(seconds=20.0, cpu_seconds=20))
         except UserError as error:
-            return str(error)
+            return str(error).partition("not run: ")[2]
     if result.status == "passed":
         _log.info("code runs in the sandbox %s", name)
         return ""

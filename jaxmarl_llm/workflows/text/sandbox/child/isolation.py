@@ -11,7 +11,6 @@ from .filters import check, libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
 _NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # mounts, processes, network, IPC, name
@@ -23,27 +22,27 @@ NOBODY = 65534
 WORK = "/tmp"
 
 
-def enter_namespaces(folder: str, readable: Sequence[str], num_bytes: int) -> None:
+def enter_namespaces(job: dict[str, Any]) -> None:
     """Leaves the machine's mounts, network, processes (the next child is the first one) and names.
 
     The new file tree lives in memory, holds the folders to read and an empty `/tmp`, and goes with the process.
 
     Args:
-      folder: an empty folder, where the tree is put together.
-      readable: folders that are kept, to read alone.
-      num_bytes: the most that files in `/tmp` may take.
+      job: `folder`, an empty one where the tree is put together; `readable`, the folders that are kept; `files`, the
+        most bytes in `/tmp`; and `drop_user`.
 
     Raises:
       OSError: not allowed here.
     """
+    folder = job["folder"]
     user, group = posix.geteuid(), posix.getegid()
     check(libc.unshare(_NAMESPACES | (_NEW_USER if user else 0)), "namespaces")
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             _write_file(f"/proc/self/{name}", text)
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
-    _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, f"size={num_bytes},nr_inodes=1000,mode=755")
-    for path in readable:
+    _mount("tmpfs", folder, "tmpfs", _NO_SETUID | _NO_DEVICES, f"size={job['files']},nr_inodes=1000,mode=755")
+    for path in job["readable"]:
         target = folder + path
         _make_folders(target)
         _mount(path, target, None, _BIND | _RECURSIVE)
@@ -51,7 +50,7 @@ def enter_namespaces(folder: str, readable: Sequence[str], num_bytes: int) -> No
         kept = kept & (8 | 1024 | 2048) | (1 << 21 if kept & 4096 else 0)
         _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES | kept)
     posix.mkdir(folder + WORK, 0o700)
-    if not user:
+    if job["drop_user"]:
         posix.chown(folder + WORK, NOBODY, NOBODY)
     posix.chdir(folder)
     check(libc.syscall(_PIVOT_ROOT[posix.uname().machine], b".", b"."), "pivot_root")

@@ -97,7 +97,7 @@ def main(seconds: float) -> None:
         job = decode(receive(0), str)
         try:
             if "namespaces" in job["layers"]:
-                isolation.enter_namespaces(job["folder"], job["readable"], job["files"])
+                isolation.enter_namespaces(job)
                 job["folder"] = isolation.WORK
             elif job["drop_user"]:
                 posix.chown(job["folder"], isolation.NOBODY, isolation.NOBODY)
