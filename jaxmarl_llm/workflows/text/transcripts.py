@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.arguments import shown
+from jaxmarl_llm.arguments import check_number, shown
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes
@@ -99,7 +100,8 @@ def write_transcripts(path: str | Path, records: Iterable[EpisodeRecord], *, app
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
+        # Half of a surrogate pair, which no file can hold, becomes the escape that JSON has for it.
+        with path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace") as file:
             for record in records:
                 file.write(json.dumps(_plain(record), ensure_ascii=False) + "\n")
     except OSError as error:
@@ -148,8 +150,8 @@ def _step(fields: Any) -> StepRecord:
     if not messages:
         raise ValueError("a step has no messages")
     reward = fields.get("reward")
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise ValueError(f"reward must be a number, got {shown(reward)}")
+    if reward is not None:
+        check_number("reward", reward, at_least=-math.inf)
     required = {"role": _text(fields["role"]), "reply": _text(fields["reply"]), "messages": messages}
     return StepRecord(**{"call": required["role"], **known, **required})
 
