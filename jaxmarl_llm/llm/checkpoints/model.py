@@ -49,10 +49,14 @@ class LanguageModel:
         """The module that `params` belong to."""
         return Decoder(self.config)
 
+    def with_params(self, params: Any) -> "LanguageModel":
+        """The model with other parameters, such as those of `merge_adapter`, and their fingerprint."""
+        return dataclasses.replace(self, params=params, fingerprint=fingerprint(self.config, params))
+
 
 def fingerprint(config: DecoderConfig, params: Any) -> str:
     """The fingerprint of a decoder with stacked layers; for parameters that have changed since they were loaded."""
-    return combined(config, (leaf_digest(path, np.asarray(leaf)) for path, leaf in leaves(params)))
+    return combined(config, (leaf_digest(path, on_host(leaf)) for path, leaf in leaves(params)))
 
 
 def leaf_digest(path: tuple[str, ...], array: np.ndarray) -> str:
@@ -68,3 +72,12 @@ def combined(config: DecoderConfig, digests: Iterable[str]) -> str:
     settings = {name: value for name, value in dataclasses.asdict(config).items() if name not in _IRRELEVANT}
     text = json.dumps([settings, sorted(digests)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """The numbers of an array, gathered from all processes where several share it."""
+    if getattr(leaf, "is_fully_addressable", True):
+        return np.asarray(leaf)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm.checkpoints.model import LanguageModel
+from jaxmarl_llm.llm.checkpoints.model import LanguageModel, on_host
 from jaxmarl_llm.llm.checkpoints.names import abstract_params, hf_module, leaves, put
 from jaxmarl_llm.llm.checkpoints.safetensors_file import SafetensorsFiles, Tensor, write_safetensors
-from jaxmarl_llm.llm.checkpoints.save import on_host
 from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
 from jaxmarl_llm.llm.config import LORA_TARGETS, DecoderConfig
 
@@ -37,7 +37,7 @@ def save_adapter(
     index: int,
     name: str,
 ) -> Path:
-    """Writes one adapter in PEFT's format, without the value head; whole or not at all.
+    """Writes one adapter in PEFT's format, without the value head; whole or not at all. All processes must call it.
 
     Args:
       folder: holds a folder for each adapter.
@@ -80,6 +80,8 @@ def save_adapter(
         "inference_mode": True,
     }
     target = Path(folder).expanduser() / name
+    if jax.process_index():
+        return target
     with whole_folder(target, (_CONFIG, _WEIGHTS)) as partial:
         (partial / _CONFIG).write_text(json.dumps(content, indent=2) + "\n")
         write_safetensors(partial / _WEIGHTS, tensors, arrays, {_BASE: model.fingerprint})

@@ -12,7 +12,7 @@ import numpy as np
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.hf_config import to_hf
-from jaxmarl_llm.llm.checkpoints.model import LanguageModel
+from jaxmarl_llm.llm.checkpoints.model import LanguageModel, on_host
 from jaxmarl_llm.llm.checkpoints.names import Leaf, decoder_leaves, leaves
 from jaxmarl_llm.llm.checkpoints.safetensors_file import INDEX, SINGLE, Tensor, write_safetensors
 from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
@@ -88,12 +88,3 @@ def _arrays(wanted: list[Leaf], params: dict[tuple[str, ...], Any]) -> Iterator[
         array = on_host(params[leaf.path])
         for one in array if leaf.is_stacked else array[None]:
             yield one.T if leaf.is_kernel else one
-
-
-def on_host(leaf: Any) -> np.ndarray:
-    """The numbers of an array, gathered from all processes where several share it."""
-    if getattr(leaf, "is_fully_addressable", True):
-        return np.asarray(leaf)
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
