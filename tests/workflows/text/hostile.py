@@ -155,6 +155,18 @@ print("ESCAPED" if "-".join(["secret", "sauce"]) in found else "refused")
 """,
         "failed",
     ),
+    "errors of the runner": (
+        """
+class setup(Exception):
+    pass
+class Verdict(BaseException):
+    pass
+def answer(x):
+    raise setup("passed")
+""",
+        "failed",
+    ),
+    "errors of the runner at once": ("class setup(Exception):\n    pass\nraise setup('')", "failed"),
     "environment": ('print(dict(os.environ), os.environ.get("JAXMARL_SECRET"))', "failed"),
     "does not compile": ("def answer(x) return 1", "failed"),
     "crash": ("import ctypes\nctypes.string_at(0)", "killed"),

@@ -92,20 +92,16 @@ class MathTask(TextTask):
 
 
 def split_held_out(
-    problems: Iterable[TextProblem], identity: Any = None
+    problems: Iterable[TextProblem],
 ) -> tuple[tuple[TextProblem, ...], tuple[TextProblem, ...]]:
-    """Parts problems for training from held-out ones, one in eight, by a hash of what makes them the same.
-
-    Args:
-      problems: any.
-      identity: from a problem to a text; its prompt if not told.
+    """Parts problems for training from held-out ones, one in eight, by a hash of their prompts.
 
     Returns:
-      `(train, held_out)`; problems of one identity are on one side.
+      `(train, held_out)`; problems with one prompt are on one side.
     """
     parts: tuple[list[TextProblem], list[TextProblem]] = ([], [])
     for problem in problems:
-        parts[is_held_out(identity(problem) if identity else problem.prompt)].append(problem)
+        parts[is_held_out(problem.prompt)].append(problem)
     return tuple(parts[0]), tuple(parts[1])
 
 

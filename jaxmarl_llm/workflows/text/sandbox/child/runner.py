@@ -163,8 +163,6 @@ def _judge(tests: dict[str, Any], child: int, request: int, reply: int, cpu: flo
         if kind == "value":
             return value
         name, text = value
-        if name == "setup":
-            raise Verdict("setup", text)
         if name == "MemoryError":
             raise Verdict("memory", "the memory was used up")
         error: Any = getattr(builtins, name, None)
@@ -172,6 +170,10 @@ def _judge(tests: dict[str, Any], child: int, request: int, reply: int, cpu: flo
         raise (error if known else ProgramError)(text if known else f"{name}: {text}")
 
     try:
+        # Sent before the program runs: later it could say anything.
+        missing = ask()
+        if missing:
+            raise Verdict("setup", missing)
         ask()
         namespace: dict[str, Any] = {"__name__": "tests"}
         exec(compile(tests["setup"], "<setup>", "exec"), namespace)
@@ -223,8 +225,9 @@ def _program(job: dict[str, Any], requests: int, replies: int) -> None:
         posix.chdir(job["folder"])
         isolation.confine(job)
     except OSError as error:
-        send(replies, encode(("raised", ("setup", str(error))), str))
+        send(replies, encode(("value", str(error)), str))
         posix._exit(1)
+    send(replies, encode(("value", ""), str))
     sys.argv = [""]
     kept: list[Any] = []
     namespace: dict[str, Any] = {"__name__": "program"}
