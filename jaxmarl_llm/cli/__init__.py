@@ -11,6 +11,10 @@ from jaxmarl_llm.errors import UserError, unknown_name
 
 _COMMANDS = {
     "train": ("train", "train a team: jaxmarl-llm train PRESET [--option value ...]"),
+    "finetune": ("finetune", "fine-tune a team of language-model roles: finetune PRESET [--option value ...]"),
+    "evaluate": ("evaluate", "play held-out problems with a fine-tuned team and print its accuracy"),
+    "chat": ("chat", "talk to a role of a fine-tuned team, or to a model: chat smollm2"),
+    "export": ("export", "write what a fine-tuned team has learned, in PEFT's or Hugging Face's format"),
     "eval": ("inspect", "play episodes with a trained team and print its return"),
     "render": ("inspect", "write a GIF of an episode of a trained team"),
     "envs": ("listing", "list the environments; envs NAME: the settings of one"),
@@ -56,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(command, arguments)
         sys.stdout.flush()
-        if is_program and command == "ablate" and status:
+        if is_program and command in ("ablate", "finetune") and status:
             _leave_threads(status)
         return status
     except UserError as error:

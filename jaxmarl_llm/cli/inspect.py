@@ -60,6 +60,7 @@ def eval_command(arguments: Sequence[str]) -> int:
     from rich.console import Console
 
     from jaxmarl_llm.cli.finish import returns_table
+    from jaxmarl_llm.cli.run_folder import refuse_finetuned
     from jaxmarl_llm.errors import UserError, plural
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.evaluation import describe
@@ -69,6 +70,7 @@ def eval_command(arguments: Sequence[str]) -> int:
         raise UserError(f"--episodes must be at least 1, got {options.episodes}")
     if not 0 <= options.seed <= _LAST_SEED:
         raise UserError(f"--seed must lie between 0 and {_LAST_SEED}, got {options.seed}")
+    refuse_finetuned(options.run, "jaxmarl-llm evaluate")
     use_compilation_cache()
     run = load_run(options.run, options.checkpoint, num_episodes=options.episodes, greedy=options.greedy)
     result = run.program.evaluate(run.params, _FIRST_NUMBER + options.seed)
@@ -89,12 +91,14 @@ def render_command(arguments: Sequence[str]) -> int:
     """Writes a GIF of an episode; returns the exit status."""
     options = parse_options(RenderOptions, arguments, program="jaxmarl-llm render")
     from jaxmarl_llm.cli.finish import write_gif
+    from jaxmarl_llm.cli.run_folder import refuse_finetuned
     from jaxmarl_llm.errors import UserError
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.runs import load_run
 
     if options.out is not None and (options.out.suffix.lower() != ".gif" or options.out.is_dir()):
         raise UserError(f"--out names the animation: give a file that ends in .gif, got {options.out}")
+    refuse_finetuned(options.run, "jaxmarl-llm evaluate")
     use_compilation_cache()
     run = load_run(options.run, options.checkpoint, greedy=options.greedy)
     path = options.out or run.folder / "episode.gif"

@@ -58,6 +58,26 @@ def split_positional(
     return alone, others
 
 
+def split_preset(
+    kind: type, arguments: Sequence[str], names: Sequence[str], command: str
+) -> tuple[str | None, list[str]]:
+    """The preset, or the YAML file, that a command was given, and what else.
+
+    Args:
+      kind: the dataclass of the options.
+      arguments: what the user typed.
+      names: of the presets.
+      command: for messages.
+
+    Raises:
+      UserError: more than one.
+    """
+    presets, others = split_positional(kind, arguments, lambda name: name in names or name.endswith((".yaml", ".yml")))
+    if len(presets) > 1:
+        raise UserError(f"{command} takes one preset, got {' and '.join(presets)}: name one, and options with their --")
+    return presets[0] if presets else None, others
+
+
 def _with_plain_values(kind: type, arguments: Sequence[str]) -> list[str]:
     """The arguments with whole numbers such as 1e3 written out.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxmarl_llm.cli import DIVERGED
-from jaxmarl_llm.cli.options import option_value, parse_options, split_positional
+from jaxmarl_llm.cli.options import option_value, parse_options, split_preset
 from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.training.config import (
     FIELDS,
@@ -48,16 +48,6 @@ def _description() -> str:
         "Settings of an environment (--env-args): `jaxmarl-llm envs NAME`. Of an algorithm (--algorithm-args): "
         "`jaxmarl-llm presets NAME`. Ctrl-C saves the run and exits; --resume continues it."
     )
-
-
-def _split_preset(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    names = preset_names()
-    presets, others = split_positional(
-        TrainOptions, arguments, lambda name: name in names or name.endswith((".yaml", ".yml"))
-    )
-    if len(presets) > 1:
-        raise UserError(f"train takes one preset, got {' and '.join(presets)}: name one, and options with their --")
-    return presets[0] if presets else None, others
 
 
 def _base_config(preset: str | None, arguments: Sequence[str]) -> TrainConfig:
@@ -122,7 +112,7 @@ def parse_train(arguments: Sequence[str]) -> tuple[TrainOptions, str]:
     Returns:
       `(options, name)`: the name of the preset or environment, for folders and titles.
     """
-    preset, arguments = _split_preset(arguments)
+    preset, arguments = split_preset(TrainOptions, arguments, preset_names(), "train")
     base = _base_config(preset, arguments)
     program = f"jaxmarl-llm train {preset or '[PRESET]'}"
     options = parse_options(

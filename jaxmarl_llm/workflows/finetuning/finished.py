@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
@@ -107,27 +108,31 @@ class FinetunedTeam:
             )
         for role in base_roles:
             self.policy_of(role)
-        # The base is one policy more, whose adapter adds nothing.
-        base = max(self.policy_of_role) + 1
+        replaced = [role in base_roles for role in workflow.roles]
+        table, count = self.policy_of_role, len(self.policy_names)
+        kept = {policy for policy, is_base in zip(table, replaced, strict=True) if not is_base}
+        # An adapter that adds nothing is the base; one more where others still use the policy, so that the programs of
+        # the whole team serve the base too.
         table = tuple(
-            base if role in base_roles else policy
-            for role, policy in zip(workflow.roles, self.policy_of_role, strict=True)
+            count if is_base and policy in kept else policy for policy, is_base in zip(table, replaced, strict=True)
         )
-        used = sorted(set(table))
-        adapters = jax.tree.map(
-            lambda leaf: jnp.concatenate([leaf, jnp.zeros_like(leaf[:1])])[jnp.asarray(used)], self.adapters
-        )
-        decoder = dataclasses.replace(self.adapted.config, num_adapters=len(used))
-        team = TeamPolicy(Decoder(decoder), workflow.roles, tuple(used.index(policy) for policy in table))
+        weight = np.asarray([float(policy in kept) for policy in range(max(table) + 1)], np.float32)
+
+        def chosen(leaf):
+            leaf = jnp.pad(leaf, ((0, len(weight) - count),) + ((0, 0),) * (leaf.ndim - 1))
+            return leaf * weight.reshape(-1, *[1] * (leaf.ndim - 1)).astype(leaf.dtype)
+
+        decoder = dataclasses.replace(self.adapted.config, num_adapters=len(weight))
+        team = TeamPolicy(Decoder(decoder), workflow.roles, table)
         tokenizer = self.model.tokenizer
         assert tokenizer is not None
         return Sampler(
             team,
             self.adapted.body,
-            adapters,
+            jax.tree.map(chosen, self.adapters),
             stop_tokens=tokenizer.stop_tokens,
             pad_token=tokenizer.pad_token,
-            versions=(0,) * len(used),
+            versions=(0,) * len(weight),
         )
 
 

@@ -1,0 +1,211 @@
+"""What the user sees of fine-tuning: progress while it runs, tables and paths at the end."""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from jaxmarl_llm.cli.evaluate import with_interval
+from jaxmarl_llm.errors import plural
+from jaxmarl_llm.training.progress import format_duration
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, Watcher
+from jaxmarl_llm.workflows.text.evaluation import TextEvaluation
+
+SECONDS_BETWEEN_LINES = 30.0
+# Episodes whose messages are kept to be read.
+_TRANSCRIPTS = 16
+
+
+def _largest(metrics: Mapping[str, float], name: str) -> float:
+    """The largest of what policies or roles have under a name; nan where none has."""
+    values = [value for key, value in metrics.items() if key.startswith(f"{name}/")]
+    return max(values, default=math.nan)
+
+
+def progress_text(config: FinetuneConfig, iteration: int, metrics: Mapping[str, float]) -> str:
+    """What an iteration came to, in one line."""
+    rewards = [f"{name.partition('/')[2]} {value:.2f}" for name, value in metrics.items() if name.startswith("reward/")]
+    parts = [f"iteration {iteration} of {config.iterations}", f"reward {', '.join(rewards)}"]
+    if config.is_sequential:
+        divergence = max(_largest(metrics, name) for name in ("policy_divergence", "policy_divergence_k3"))
+        parts.append(f"divergence {divergence:.4f} of {config.radius:g}")
+        parts.append(f"{100 * metrics.get('accepted', math.nan):.0f} % accepted")
+    elif "message_kl" in {name.partition("/")[0] for name in metrics}:
+        parts.append(f"divergence {_largest(metrics, 'message_kl'):.4f}")
+    parts.append(f"accuracy {metrics['accuracy']:.3f}")
+    parts.append(f"{metrics['tokens_per_s']:,.0f} tokens/s")
+    return "  ".join(parts)
+
+
+class TerminalWatcher(Watcher):
+    """A bar on a terminal; elsewhere a line at every evaluation, and one every half minute.
+
+    Args:
+      console: where to show it.
+      folder: of the run, for the heading.
+      model: the name of the model, which is loaded first.
+    """
+
+    def __init__(self, console: Console, folder: Path, model: str):
+        self._console, self._folder = console, folder
+        self._status = console.status(f"loading {model}")
+        self._status.start()
+        self._bar = Progress(
+            BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal
+        )
+        self._task = self._bar.add_task("", text="")
+        self._config = FinetuneConfig()
+        self._first = self._iteration = 0
+        self._begin = self._line_time = 0.0
+        self._text = ""
+        self.evaluations: list[tuple[int, TextEvaluation]] = []
+
+    def start(self, config, iteration):
+        """Says what is trained."""
+        self._status.stop()
+        self._config, self._first, self._iteration = config, iteration, iteration
+        roles = config.sharing if isinstance(config.sharing, str) else "grouped"
+        self._console.print(
+            f"{config.workflow} on {config.task} with {config.model}: {roles} policies, {config.trust_region}, "
+            f"{plural(config.num_problems, 'problem')} x {config.group_size} an iteration -> {self._folder}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if iteration:
+            self.note(f"goes on after iteration {iteration} of {config.iterations}")
+        self._begin = self._line_time = time.monotonic()
+        self._bar.start()
+        self._show("held-out problems are played by the base model" if not iteration else "first episodes")
+
+    def advance(self, iteration, metrics):
+        """Moves the bar on."""
+        self._iteration = iteration
+        self._text = progress_text(self._config, iteration, metrics)
+        self._show(f"{self._text}  {format_duration(self._left)} left")
+        if not self._console.is_terminal and time.monotonic() - self._line_time > SECONDS_BETWEEN_LINES:
+            self._line_time = time.monotonic()
+            self.note(f"{self._text}  {format_duration(self._left)} left")
+
+    def evaluated(self, iteration, evaluation):
+        """Prints the accuracy."""
+        self.evaluations.append((iteration, evaluation))
+        self.note(f"iteration {iteration}: held-out accuracy {with_interval(evaluation.accuracy, evaluation.interval)}")
+
+    def note(self, text):
+        """Prints a line above the bar."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def stop(self):
+        """Leaves the bar as it is."""
+        self._status.stop()
+        self._bar.stop()
+
+    @property
+    def _left(self) -> float:
+        done = self._iteration - self._first
+        if not done:
+            return math.nan
+        return (time.monotonic() - self._begin) / done * (self._config.iterations - self._iteration)
+
+    def _show(self, text: str) -> None:
+        self._bar.update(self._task, total=self._config.iterations, completed=self._iteration, text=text)
+
+
+def finish(result: FinetuneResult, watcher: TerminalWatcher, console: Console, *, plots: bool) -> None:
+    """Prints how a run ended, writes its adapters, a sample of what was said and curves, and says where they are.
+
+    Args:
+      result: the run.
+      watcher: that saw it.
+      console: where to print.
+      plots: whether to draw.
+    """
+    from jaxmarl_llm.report.finetuning import write_finetune_plots
+    from jaxmarl_llm.report.metrics import read_metrics
+
+    folder, summary = result.folder, result.summary
+    console.print()
+    console.print(_accuracies(summary))
+    if watcher.evaluations:
+        console.print()
+        console.print(_formats(watcher.evaluations))
+    train = read_metrics(folder).lines.get("train", [])
+    parts = {name: sum(line.get(f"{name}_seconds", 0.0) for line in train) for name in _parts(train)}
+    shares = ", ".join(f"{name} {format_duration(value)}" for name, value in parts.items())
+    console.print(
+        f"\n{summary['episodes']:,} episodes in {format_duration(summary['seconds'])}: {shares}\n",
+        highlight=False,
+        soft_wrap=True,
+    )
+    written = {"run": folder, "metrics": folder / "metrics.jsonl"}
+    written |= {f"adapter of {path.name}": path for path in write_adapters(result)}
+    if watcher.evaluations:
+        written["transcripts"] = _write_sample(result, watcher.evaluations[-1][1])
+    if plots:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            written |= {path.stem.replace("_", " "): path for path in write_finetune_plots(folder)}
+    width = max(map(len, written))
+    for name, path in written.items():
+        console.print(f"{name:{width}}  {path}", highlight=False, soft_wrap=True)
+    console.print(f"\nnext: jaxmarl-llm evaluate {folder}, jaxmarl-llm chat {folder}", highlight=False, soft_wrap=True)
+
+
+def _parts(lines: list[dict[str, Any]]) -> list[str]:
+    """The parts of an iteration whose seconds were recorded."""
+    names = dict.fromkeys(name for line in lines for name in line if name.endswith("_seconds"))
+    return [name.removesuffix("_seconds") for name in names if name != "iteration_seconds"]
+
+
+def _accuracies(summary: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("held out")
+    for name in ("iteration", "accuracy [95 % interval]", "points over base"):
+        table.add_column(name, justify="right")
+    iterations = {"base": 0, "best": summary["best"]["iteration"], "final": summary["iterations"]}
+    for name, iteration in iterations.items():
+        gain = 100 * (summary[name]["accuracy"] - summary["base"]["accuracy"])
+        accuracy = with_interval(summary[name]["accuracy"], summary[name]["interval"])
+        table.add_row(name, str(iteration), accuracy, "" if name == "base" else f"{gain:+.1f}")
+    return table
+
+
+def _formats(evaluations: list[tuple[int, TextEvaluation]]) -> Table:
+    """How many messages of each call were in their format, at the first and at the last evaluation that was seen."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("in their format")
+    chosen = [evaluations[0]] if len(evaluations) == 1 else [evaluations[0], evaluations[-1]]
+    for iteration, _ in chosen:
+        table.add_column(f"iteration {iteration}", justify="right")
+    for call in chosen[-1][1].report["calls"]:
+        rates = [evaluation.report["calls"][call]["format_ok"] for _, evaluation in chosen]
+        table.add_row(call, *(f"{rate:.3f}" for rate in rates))
+    return table
+
+
+def write_adapters(result: FinetuneResult) -> list[Path]:
+    """Writes the best adapters of a run in PEFT's format, into `adapters/`.
+
+    Returns:
+      The folders; none where the team was not loaded from a model.
+    """
+    from jaxmarl_llm.workflows.finetuning.finished import best_team
+
+    team = best_team(result)
+    return [] if team is None else team.save_adapters(result.folder / "adapters")
+
+
+def _write_sample(result: FinetuneResult, evaluation: TextEvaluation) -> Path:
+    """Writes what was said about the first problems of an evaluation."""
+    from jaxmarl_llm.workflows.text.transcripts import episode_records, write_transcripts
+
+    path = result.folder / "transcripts.jsonl"
+    write_transcripts(path, episode_records(result.trainer.bound, evaluation.episodes)[:_TRANSCRIPTS])
+    return path

@@ -1,0 +1,44 @@
+"""What kind of run a folder holds, so that a command says what to do with another's."""
+
+from pathlib import Path
+
+import yaml
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training.runs import CONFIG_FILE
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
+
+
+def is_finetuned(folder: Path) -> bool:
+    """Whether a folder holds a run of `finetune`."""
+    return {"model", "workflow"} <= _fields(folder)
+
+
+def refuse_finetuned(folder: Path, advice: str) -> None:
+    """Raises `UserError` where a folder holds a run of `finetune`; `advice` is the command for it."""
+    if is_finetuned(folder):
+        raise UserError(f"{folder} holds a fine-tuned run: use `{advice} {folder}`")
+
+
+def finetuned_config(folder: Path) -> FinetuneConfig:
+    """The configuration of the fine-tuned run in a folder.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    if "env" in _fields(folder):
+        raise UserError(f"{folder} holds a team trained on an environment: use `jaxmarl-llm eval {folder}`")
+    if (folder / "ablation.json").is_file():
+        raise UserError(f"{folder} holds an ablation, whose teams are not kept: see {folder / 'report.html'}")
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(f"no fine-tuned run in {folder}: give the folder that `jaxmarl-llm finetune --out` wrote")
+    return load_finetune_config(folder / CONFIG_FILE)
+
+
+def _fields(folder: Path) -> set[str]:
+    """The names in a run's configuration; none where it cannot be read."""
+    try:
+        found = yaml.safe_load((folder / CONFIG_FILE).read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return set()
+    return set(map(str, found)) if isinstance(found, dict) else set()

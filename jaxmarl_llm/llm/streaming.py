@@ -1,0 +1,93 @@
+"""Sampling of one completion, token by token, for those who read along. Axes: L prompt tokens."""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm.checkpoints.model import LanguageModel
+from jaxmarl_llm.llm.decoder import Cache, Decoder
+from jaxmarl_llm.llm.distribution import draw_token, token_log_probs
+from jaxmarl_llm.llm.layout import last_of_prompt, prompt_slots
+
+# Prompts and caches have multiples of it: one program serves many lengths.
+_BUCKET = 128
+
+
+def stream_tokens(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    key: jax.Array,
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> Iterator[int]:
+    """Draws the tokens of a completion one after the other, up to the model's stop token, which is left out.
+
+    Args:
+      model: with a tokenizer.
+      prompt: L tokens, at least one.
+      key: consumed.
+      max_new_tokens: the most tokens.
+      temperature, top_k, top_p: of the distribution; temperature 0 for the likeliest token.
+
+    Yields:
+      Tokens as they are drawn.
+
+    Raises:
+      UserError: a prompt that leaves no room for `max_new_tokens`, or an empty one.
+    """
+    check_whole("max_new_tokens", max_new_tokens, at_least=1)
+    length, most = len(prompt), model.config.max_length
+    if not length:
+        raise UserError("the prompt is empty: give at least one token")
+    if length + max_new_tokens > most:
+        raise UserError(
+            f"the prompt has {length} tokens, and {max_new_tokens} to write, but {model.source} holds {most}"
+        )
+    width = min(_up(length), most)
+    tokens = np.zeros((1, width), np.int32)
+    tokens[0, :length] = prompt
+    settings = {"temperature": np.float32(temperature), "top_k": top_k, "top_p": top_p}
+    stops = () if model.tokenizer is None else model.tokenizer.stop_tokens
+    lengths = np.asarray([length], np.int32)
+    token, cache = _begin(model.decoder, model.params, tokens, lengths, key, slots=_up(max_new_tokens), **settings)
+    for number in range(max_new_tokens):
+        drawn = int(token[0])
+        if drawn in stops:
+            return
+        yield drawn
+        if number + 1 < max_new_tokens:
+            position = np.asarray(length + number, np.int32)
+            token, cache = _step(model.decoder, model.params, token, position, cache, key, **settings)
+
+
+def _up(length: int) -> int:
+    return -(-length // _BUCKET) * _BUCKET
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("slots", "top_k", "top_p"))
+def _begin(module: Decoder, params, prompt, length, key, *, slots, **settings) -> tuple[jax.Array, Cache]:
+    """The first token `[1]`, and a cache with so many free slots."""
+    bound = module.bind({"params": params})
+    hidden, cache = bound.prefill(prompt, *prompt_slots(prompt, length))
+    return _draw(bound, last_of_prompt(hidden, length), key, length[0], settings), cache.grow(slots)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("top_k", "top_p"), donate_argnums=4)
+def _step(module: Decoder, params, token, position, cache, key, **settings) -> tuple[jax.Array, Cache | None]:
+    """The token after the one at `position`."""
+    bound = module.bind({"params": params})
+    hidden, cache = bound.hidden(token[:, None], position[None, None], jnp.ones((1, 1), bool), cache)
+    return _draw(bound, hidden[:, 0], key, position + 1, settings), cache
+
+
+def _draw(bound, hidden, key, position, settings) -> jax.Array:
+    log_probs = token_log_probs(bound.logits(hidden), **settings)
+    return draw_token(jax.random.uniform(jax.random.fold_in(key, position), (1,)), log_probs)

@@ -1,0 +1,124 @@
+"""Pictures of a fine-tuning run: accuracy, divergence against the radius, gradient shares of the roles."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
+from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, style_axes
+
+
+def write_finetune_plots(run_folder: str | Path) -> list[Path]:
+    """Draws `plots/accuracy.png`, `plots/divergence.png` and `plots/gradient_shares.png` of a run.
+
+    Args:
+      run_folder: what `finetune` wrote.
+
+    Returns:
+      The pictures that were written; one without a single value is left out.
+
+    Raises:
+      UserError: there is no such folder.
+    """
+    metrics = read_metrics(run_folder)
+    written = []
+    for name, draw in (("accuracy", _accuracy), ("divergence", _divergence), ("gradient_shares", _gradient_shares)):
+        figure = draw(metrics)
+        if figure is not None:
+            path = Path(run_folder) / "plots" / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=144)
+            written.append(path)
+    return written
+
+
+def _title(metrics: RunMetrics) -> str:
+    config = metrics.config
+    sharing = config.get("sharing", "")
+    names = [config.get("workflow", ""), config.get("task", ""), sharing if isinstance(sharing, str) else "grouped"]
+    return " · ".join(map(str, [*names, config.get("trust_region", ""), Path(str(config.get("model", ""))).name]))
+
+
+def _curve(metrics: RunMetrics, kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """`(iterations [K], values [K, ...])` of a metric."""
+    lines = [line for line in metrics.lines.get(kind, ()) if line.get(name) is not None]
+    values = [np.asarray(line[name], float) for line in lines]
+    return np.asarray([line["update"] for line in lines], float), np.asarray(values)
+
+
+def _by_name(metrics: RunMetrics, prefix: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The curves of all roles or policies."""
+    names = dict.fromkeys(
+        name for line in metrics.lines.get("train", ()) for name in line if name.startswith(f"{prefix}/")
+    )
+    return {name.partition("/")[2]: _curve(metrics, "train", name) for name in names}
+
+
+def _panel(metrics: RunMetrics, y_label: str) -> tuple[Figure, Axes]:
+    figure = new_figure(6.4, 4.0, _title(metrics))
+    axes = figure.subplots()
+    style_axes(axes, "iteration", y_label)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    return figure, axes
+
+
+def _accuracy(metrics: RunMetrics) -> Figure | None:
+    figure, axes = _panel(metrics, "accuracy")
+    iterations, played = _curve(metrics, "train", "accuracy")
+    drawn = draw_curve(axes, iterations, played, COLORS[1], "training, sampled", linewidth=1.1, alpha=0.8)
+    iterations, accuracy = _curve(metrics, "evaluation", "accuracy")
+    if draw_curve(axes, iterations, accuracy, COLORS[0], "held out, greedy, 95 % interval", linewidth=2.0):
+        _, interval = _curve(metrics, "evaluation", "interval")
+        low, high = np.reshape(interval, (len(interval), 2)).T
+        axes.fill_between(iterations, low, high, color=COLORS[0], alpha=0.18, linewidth=0)
+        axes.axhline(float(accuracy[0, 0]), color="#999999", linewidth=0.9, linestyle=":", label="base")
+        drawn = True
+    if not drawn:
+        return None
+    axes.set_ylim(0, 1.02)
+    draw_legend(axes, loc="best")
+    return figure
+
+
+def _divergence(metrics: RunMetrics) -> Figure | None:
+    curves = _by_name(metrics, "policy_divergence")
+    for name, (iterations, positive) in _by_name(metrics, "policy_divergence_k3").items():
+        # Of the two estimates the gate goes by the larger one.
+        curves[name] = iterations, np.maximum(curves[name][1], positive)
+    curves = curves or _by_name(metrics, "message_kl")
+    if not curves:
+        return None
+    figure, axes = _panel(metrics, "divergence of an update (nats a message)")
+    for color, (name, (iterations, values)) in zip(_colors(len(curves)), curves.items(), strict=True):
+        draw_curve(axes, iterations, values, color, name, linewidth=1.5)
+    if metrics.config.get("trust_region") == "teamtr":
+        radius = float(metrics.config["radius"])
+        axes.axhline(radius, color="#999999", linewidth=1.2, linestyle="--", label="radius")
+        axes.set_ylim(top=1.15 * radius)
+    draw_legend(axes, loc="best")
+    return figure
+
+
+def _gradient_shares(metrics: RunMetrics) -> Figure | None:
+    curves = {name: values.reshape(-1) for name, (_, values) in _by_name(metrics, "gradient_norm").items()}
+    norms = np.nan_to_num(np.asarray(list(curves.values())))
+    known = norms.sum(0) > 0 if len(curves) > 1 else np.zeros(0, bool)
+    if not known.any():
+        return None
+    iterations = _curve(metrics, "train", f"gradient_norm/{next(iter(curves))}")[0][known]
+    shares = norms[:, known] / norms[:, known].sum(0)
+    if len(iterations) == 1:
+        # An area of one point would be invisible.
+        iterations, shares = np.asarray([iterations[0] - 1, iterations[0]]), np.repeat(shares, 2, axis=1)
+    figure, axes = _panel(metrics, "share of the roles' gradient norms")
+    axes.stackplot(iterations, shares, labels=list(curves), colors=_colors(len(curves)), alpha=0.85)
+    axes.set_ylim(0, 1)
+    draw_legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def _colors(count: int) -> list[str]:
+    return [COLORS[index % len(COLORS)] for index in range(count)]

@@ -1,0 +1,274 @@
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from toy_models import SIZES, make_model
+from toy_tokenizers import write_folder
+
+from jaxmarl_llm.cli import main
+from jaxmarl_llm.cli.finetune import load_preset, parse_finetune
+from jaxmarl_llm.llm.checkpoints import load_adapter, load_model, save_model
+from jaxmarl_llm.llm.sampling import generate
+from jaxmarl_llm.llm.streaming import stream_tokens
+from jaxmarl_llm.llm.tokenizer import Tokenizer
+from jaxmarl_llm.training.config import FINETUNE_FOLDER, preset_description, preset_names
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.run import Watcher
+
+SETTINGS = [
+    *("--workflow-args", "rounds=1", "--iterations", "1", "--num-problems", "3", "--group-size", "4"),
+    *("--max-new-tokens", "5", "--max-length", "450", "--evaluate-every", "1", "--evaluation-problems", "5"),
+    *("--lora-rank", "2", "--trained-layers", "1", "--checkpoint-every", "1"),
+    *("--radius", "0.5", "--learning-rate", "0.01", "--reward", "mixed", "--length-weight", "1"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a tiny random model that can chat."""
+    root = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer.from_folder(write_folder(root / "tokenizer"))
+    sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_length": 512, "num_layers": 2}
+    save_model(dataclasses.replace(make_model(sizes=sizes), tokenizer=tokenizer), root / "tiny")
+    return root / "tiny"
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    """The folder of a finished run, and what was printed."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        out = io.StringIO()
+        patch.setattr(sys, "stdout", out)
+        assert main(["finetune", "sums", "--model", str(model), *SETTINGS, "--out", str(folder)]) == 0
+    return folder, out.getvalue()
+
+
+@pytest.mark.parametrize("name", preset_names(FINETUNE_FOLDER))
+def test_presets_are_sound_and_described(name):
+    load_preset(name).check()
+    assert preset_description(name, FINETUNE_FOLDER)
+
+
+def test_options_override_the_preset(model):
+    base = load_preset("sums")
+    options, folder = parse_finetune(["sums", "--task-args", "digits=1", "--sharing", "SP", "--seed=7"])
+    assert options.config.task_args == base.task_args | {"digits": 1}
+    assert options.config.sharing == "shared" and options.config.seed == 7
+    assert options.config.workflow_args == base.workflow_args
+    assert folder.parts[0] == "runs" and folder.name.startswith("finetune-sums-")
+    other = parse_finetune(["sums", "--workflow", "voting", "--trust-region", "ppo"])[0].config
+    assert other.workflow_args == {} and other.credit == "value" and other.task_args == base.task_args
+    grouped = parse_finetune(["sums", "--sharing", "generator=0", "evaluator=1"])[0].config
+    assert grouped.sharing == {"generator": 0, "evaluator": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("finetune", "name a preset (functions, sums"),
+        ("finetune sumz", "unknown preset 'sumz': did you mean sums"),
+        ("finetune demo", "'demo' is a preset of train"),
+        ("finetune sums sums_grpo", "finetune takes one preset"),
+        ("finetune sums --radios 1", "did you mean --radius"),
+        ("finetune sums --trust-region team", "did you mean teamtr"),
+        ("finetune sums --radius 0", "radius must be above 0"),
+        ("finetune sums --resume", "add --out DIR"),
+        ("finetune --resume --out {folder}/nowhere", "no fine-tuned run in"),
+        ("finetune sums --model {folder}/nowhere --out {folder}/run", "there is no model"),
+        ("finetune sums --model {model} --sharing generator=0 --out {folder}/run", "misses evaluator"),
+        ("finetune sums --model {model} --workflow votting --out {folder}/run", "did you mean voting"),
+        ("finetune sums --model {model} --task sums --out {folder}/run", "unknown text task 'sums'"),
+        ("finetune sums --model {model} --max-length 64 --out {folder}/run", "a prompt can exceed the context"),
+        ("chat", "RUN|MODEL"),
+        ("chat {folder}", "no fine-tuned run in"),
+        ("chat {folder}/nowhere", "there is no model"),
+        ("chat {model} --role generator", "--role and --plain are for fine-tuned runs"),
+        ("chat {model} --max-new-tokens 0", "--max-new-tokens must be at least 1"),
+        ("chat {model} --temperature -1", "--temperature must be at least 0"),
+        ("evaluate {folder}/nowhere", "no fine-tuned run in"),
+        ("evaluate {model}", "no fine-tuned run in"),
+        ("export {folder} --out {folder}/out", "no fine-tuned run in"),
+        ("export {folder}", "out"),
+    ],
+)
+def test_mistakes_take_one_line_and_status_2(arguments, message, model, tmp_path, capsys):
+    assert main(arguments.format(folder=tmp_path, model=model).split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: ") and message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_shows_and_writes_what_it_came_to(run):
+    folder, shown = run
+    for text in ("eval_opt on arithmetic_words", "isolated policies, teamtr", "iteration 1: held-out accuracy",
+                 "points over base", "in their format", "24 episodes in", "jaxmarl-llm chat"):  # fmt: skip
+        assert text in shown
+    for name in ("config.yaml", "metrics.jsonl", "summary.json", "transcripts.jsonl", "plots/accuracy.png",
+                 "plots/divergence.png", "adapters/generator/adapter_config.json",
+                 "adapters/evaluator/adapter_model.safetensors"):  # fmt: skip
+        assert (folder / name).is_file(), name
+    episodes = [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+    assert len(episodes) == 5 and {step["role"] for step in episodes[0]["steps"]} == {"generator", "evaluator"}
+
+
+def test_a_finished_run_is_resumed_and_refused_anew(run, model, capsys):
+    folder, _ = run
+    before = (folder / "metrics.jsonl").read_text()
+    assert main(["finetune", "--resume", "--out", str(folder), "--no-plots"]) == 0
+    assert "goes on after iteration 1 of 1" in capsys.readouterr().out
+    assert (folder / "metrics.jsonl").read_text() == before
+    assert main(["finetune", "sums", "--model", str(model), *SETTINGS, "--out", str(folder)]) == 2
+    assert "holds this run already" in capsys.readouterr().err
+    assert main(["finetune", "--resume", "--out", str(folder), "--seed", "3"]) == 2
+    assert "seed: 0 -> 3" in capsys.readouterr().err
+
+
+def test_commands_know_each_others_folders(run, tmp_path, capsys):
+    folder, _ = run
+    assert main(["eval", str(folder)]) == 2
+    assert f"use `jaxmarl-llm evaluate {folder}`" in capsys.readouterr().err
+    assert main(["render", str(folder)]) == 2
+    capsys.readouterr()
+    (tmp_path / "config.yaml").write_text("env: overcooked\n")
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert f"use `jaxmarl-llm eval {tmp_path}`" in capsys.readouterr().err
+
+
+def test_evaluate(run, tmp_path, capsys):
+    folder, _ = run
+    said = tmp_path / "said.jsonl"
+    assert main(["evaluate", str(folder), "--checkpoint", "last", "--transcripts", str(said)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("iteration 1, 5 problems", "base model", "accuracy [95 % interval]", "evaluator", "cut off"):
+        assert text in shown
+    assert len(said.read_text().splitlines()) == 5
+    assert main(["evaluate", str(folder), "--transcripts", str(said)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+    problems = tmp_path / "mine.jsonl"
+    lines = [{"question": f"What is 1 + {n}?", "answer": f"#### {n + 1}"} for n in range(3)]
+    problems.write_text("\n".join(map(json.dumps, lines)))
+    options = ["--problems", str(problems), "--replace", "generator", "--no-base", "--json"]
+    assert main(["evaluate", str(folder), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == 3 and "base model" not in found and 0 <= found["team"]["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--replace gen", "did you mean generator"),
+        ("--checkpoint 77", "has no checkpoint 77"),
+        ("--num-problems 0", "--num-problems must be at least 1"),
+        ("--problems {folder}/empty.jsonl", "empty.jsonl"),
+        ("--problems {folder}/nowhere.jsonl", "nowhere.jsonl"),
+        ("--task-args digit=1", "did you mean digits"),
+        ("--workflow-args n=4", "unknown setting of eval_opt 'n'"),
+        ("--task list_functions --problems x.jsonl", "leave one out"),
+    ],
+)
+def test_mistakes_of_evaluate(options, message, run, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")
+    assert main(["evaluate", str(run[0]), *options.format(folder=tmp_path).split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and message in error
+
+
+def test_export(run, model, tmp_path, capsys):
+    folder, _ = run
+    assert main(["export", str(folder), "--checkpoint", "last", "--out", str(tmp_path / "peft")]) == 0
+    base = load_model(model, max_length=450)
+    config, adapters = load_adapter([tmp_path / "peft" / name for name in ("generator", "evaluator")], base)
+    assert config.num_adapters == 2 and any(np.asarray(leaf).any() for leaf in jax.tree.leaves(adapters))
+    hf = ["export", str(folder), "--checkpoint", "last", "--format", "hf", "--out", str(tmp_path / "hf")]
+    capsys.readouterr()
+    assert main(hf) == 2
+    assert "add --role generator|evaluator" in capsys.readouterr().err
+    assert main([*hf, "--role", "solver"]) == 2
+    assert "unknown role 'solver'" in capsys.readouterr().err
+    assert main([*hf, "--role", "generator"]) == 0
+    merged = load_model(tmp_path / "hf")
+    changed = [bool((np.asarray(a) != np.asarray(b)).any())
+               for a, b in zip(*map(jax.tree.leaves, (base.params, merged.params)), strict=True)]  # fmt: skip
+    assert any(changed) and merged.fingerprint != base.fingerprint
+    capsys.readouterr()
+    assert main([*hf, "--role", "generator"]) == 2
+    assert "exists already and is not empty" in capsys.readouterr().err
+
+
+def test_chat(run, model, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\n\nAnd 2?\n/exit\nunread\n"))
+    assert main(["chat", str(model), "--max-new-tokens", "3"]) == 0
+    piped = capsys.readouterr().out
+    assert piped.count("\n") >= 2
+    assert main(["chat", str(model), "--max-new-tokens", "3", "--message", "What is 1 + 1?"]) == 0
+    alone = capsys.readouterr().out
+    assert piped.startswith(alone)
+    for options in ([], ["--plain", "--role", "evaluator"]):
+        assert main(["chat", str(run[0]), "--max-new-tokens", "3", "--message", "1 + 1", *options]) == 0
+        capsys.readouterr()
+    assert main(["chat", str(run[0]), "--role", "judge"]) == 2
+    assert "unknown role 'judge'" in capsys.readouterr().err
+    assert main(["chat", str(model), "--message", "word " * 900]) == 2
+    assert "the message is too long" in capsys.readouterr().err
+
+
+def test_streamed_tokens_are_the_generated_ones(model):
+    loaded = load_model(model)
+    prompt = loaded.tokenizer.encode("What is 12 + 30?")
+    streamed = list(stream_tokens(loaded, prompt, jax.random.key(0), max_new_tokens=7, temperature=0.0))
+    tokens = np.asarray([prompt], np.int32)
+    drawn = jax.jit(
+        lambda params: generate(
+            loaded.decoder, params, tokens, np.asarray([len(prompt)]), jax.random.key(1), max_new_tokens=7,
+            temperature=0.0, stop_tokens=loaded.tokenizer.stop_tokens,
+        )
+    )(loaded.params)  # fmt: skip
+    expected = [int(token) for token in np.asarray(drawn.tokens)[0, : int(drawn.length[0])]]
+    assert streamed == [token for token in expected if token not in loaded.tokenizer.stop_tokens]
+    draws = [list(stream_tokens(loaded, prompt, jax.random.key(seed), max_new_tokens=7)) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_interrupt_says_how_to_go_on(run, tmp_path, monkeypatch, capfd):
+    from jaxmarl_llm.training.loop import TrainingInterrupted
+
+    def stopped(config, folder, *, resume, watcher):
+        assert isinstance(watcher, Watcher) and isinstance(config, FinetuneConfig)
+        watcher.start(config, 0)
+        raise TrainingInterrupted(f"stopped; continue with: jaxmarl-llm finetune --resume --out {folder}", 15)
+
+    monkeypatch.setattr("jaxmarl_llm.workflows.finetuning.run.finetune", stopped)
+    arguments = ["finetune", "sums", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 143
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and f"jaxmarl-llm finetune --resume --out {tmp_path / 'out'}" in error
+    # The program does not wait for threads that score.
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(sys, "argv", ["jaxmarl-llm", *arguments])
+    assert main() == 143 and left == [143]
+
+
+@pytest.mark.slow
+def test_a_signal_saves_the_run(model, tmp_path):
+    """A process that is terminated while it trains goes on where it was."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "jaxmarl_llm.cli", "finetune", "sums", "--model", str(model), *SETTINGS]
+    command += ["--out", str(folder), "--iterations", "50", "--evaluate-every", "50", "--no-plots"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if line.startswith("iteration 0"):
+                break
+        process.send_signal(signal.SIGTERM)
+        error = process.stderr.read()
+    assert process.returncode == 143 and f"--resume --out {folder}" in error
