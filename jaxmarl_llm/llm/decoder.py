@@ -1,5 +1,6 @@
 """The decoder-only transformer, the same one for training, for prompts and for one token after the other."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -23,12 +24,14 @@ class Cache:
         K heads, S slots.
       valid: `[B, S]` bool, slots that hold a token, not padding.
       length: `[]` int32, slots filled so far; the next tokens go behind them.
+      prefix: what comes before, kept once for every G rows next to each other: a cache of B / G rows; None for nothing.
     """
 
     keys: tuple[jax.Array, ...] | jax.Array
     values: tuple[jax.Array, ...] | jax.Array
     valid: jax.Array
     length: jax.Array
+    prefix: "Cache | None" = None
 
     def grow(self, slots: int) -> "Cache":
         """The same cache with so many more empty slots."""
@@ -37,7 +40,17 @@ class Cache:
             return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, slots), (0, 0)))
 
         keys, values = jax.tree.map(pad, (self.keys, self.values))
-        return Cache(keys, values, jnp.pad(self.valid, ((0, 0), (0, slots))), self.length)
+        return dataclasses.replace(self, keys=keys, values=values, valid=jnp.pad(self.valid, ((0, 0), (0, slots))))
+
+    def share(self, group: int, slots: int) -> "Cache":
+        """An empty cache of so many slots for `group` rows to each of this one, which becomes their prefix."""
+
+        def empty(x):
+            return jnp.zeros((*x.shape[:-4], group * x.shape[-4], x.shape[-3], slots, x.shape[-1]), x.dtype)
+
+        keys, values = jax.tree.map(empty, (self.keys, self.values))
+        valid = jnp.zeros((group * self.valid.shape[0], slots), bool)
+        return Cache(keys, values, valid, jnp.zeros((), jnp.int32), self)
 
 
 def init_cache(config: DecoderConfig, batch: int, length: int, dtype: str | None = None) -> Cache:
@@ -139,47 +152,66 @@ class Decoder(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """The normed vectors `[B, L, E]` that `logits` and `value` read, and the cache; arguments as for a call."""
         config = self.config
-        tokens = as_array("tokens", tokens, jnp.integer)
-        if tokens.ndim != 2:
-            raise ValueError(f"tokens must have shape [B, L], got {tokens.shape}")
-        batch, length = tokens.shape
-        if length > config.max_length:
-            raise ValueError(f"{length} tokens exceed max_length {config.max_length} of the decoder")
-        chosen = self.chosen(adapter, batch)
-        if position is None:
-            position = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
-        if valid is None:
-            valid = jnp.ones((batch, length), bool)
-        start = 0 if cache is None else cache.length
-        is_full = None
-        if cache is not None:
-            slots, filled = cache.valid.shape[1], concrete(cache.length)
-            if length + (0 if filled is None else filled) > slots:
-                raise ValueError(
-                    f"a cache of {slots} slots has no room for {length} more tokens: make it longer by grow"
-                )
-            is_full = start + length > slots if filled is None else None
-            valid = jax.lax.dynamic_update_slice_in_dim(cache.valid, valid, start, axis=1)
-        earlier = jnp.arange(valid.shape[1])[None] <= start + jnp.arange(length)[:, None]
-        mask = valid[:, None] & earlier[None]
-        angles = rotary_angles(position, config.head_dim, config.rope_base, config.rope_scaling)
-        x = self.embedding.astype(config.dtype)[tokens]
-        stored = None if cache is None else (cache.keys, cache.values)
+        tokens, position, valid = self._checked(tokens, position, valid)
+        if cache is None:
+            return self._layers(tokens, position, [_causal(valid)], adapter)[0], None
+        length, start = tokens.shape[1], cache.length
+        slots, filled = cache.valid.shape[1], concrete(cache.length)
+        if length + (0 if filled is None else filled) > slots:
+            raise ValueError(f"a cache of {slots} slots has no room for {length} more tokens: make it longer by grow")
+        is_full = start + length > slots if filled is None else None
+        written = jax.lax.dynamic_update_slice_in_dim(cache.valid, valid, start, axis=1)
         if config.scan_layers:
-            x, (keys, values) = self.layers(x, angles, mask, chosen, start, stored)
+            # What is old and what is new apart: layers that gave back all their slots would copy them at every step.
+            masks = [cache.valid[:, None], _causal(valid)]
         else:
-            pairs = [None] * config.num_layers if stored is None else zip(*stored, strict=True)
-            found = []
-            for layer, pair in zip(self.layers, pairs, strict=True):
-                x, both = layer(x, angles, mask, chosen, start, pair)
-                found.append(both)
-            keys, values = zip(*found, strict=True)
-        if cache is not None:
-            cache = Cache(keys, values, valid, cache.length + length)
-        hidden = self.norm(x)
+            masks = [written[:, None] & _earlier(slots, start, length)]
+        if cache.prefix is not None:
+            masks.insert(0, cache.prefix.valid[:, None])
+        hidden, (keys, values) = self._layers(tokens, position, masks, adapter, cache)
+        if config.scan_layers:
+            keys, values = _write(cache, (keys, values))
+        cache = dataclasses.replace(cache, keys=keys, values=values, valid=written, length=start + length)
         # How many slots are filled is not known before compilation; what is written past the end would hide the tokens
         # there without a trace.
         return hidden if is_full is None else jnp.where(is_full, jnp.nan, hidden), cache
+
+    def prefill(
+        self, tokens: jax.Array, position: jax.Array, valid: jax.Array, adapter: jax.Array | None = None
+    ) -> tuple[jax.Array, Cache]:
+        """What `hidden` gives without a cache, and a full cache of the L tokens; arguments as for a call."""
+        tokens, position, valid = self._checked(tokens, position, valid)
+        hidden, (keys, values) = self._layers(tokens, position, [_causal(valid)], adapter)
+        return hidden, Cache(keys, values, valid, jnp.full((), tokens.shape[1], jnp.int32))
+
+    def _checked(self, tokens, position, valid):
+        tokens = as_array("tokens", tokens, jnp.integer)
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens must have shape [B, L], got {tokens.shape}")
+        if tokens.shape[1] > self.config.max_length:
+            raise ValueError(f"{tokens.shape[1]} tokens exceed max_length {self.config.max_length} of the decoder")
+        if position is None:
+            position = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+        return tokens, position, jnp.ones(tokens.shape, bool) if valid is None else valid
+
+    def _layers(self, tokens, position, masks, adapter, cache=None):
+        """The normed vectors, and what the layers give back of keys and values."""
+        config = self.config
+        chosen = self.chosen(adapter, tokens.shape[0])
+        angles = rotary_angles(position, config.head_dim, config.rope_base, config.rope_scaling)
+        x = self.embedding.astype(config.dtype)[tokens]
+        start = None if cache is None or config.scan_layers else cache.length
+        caches = [] if cache is None else [one for one in (cache.prefix, cache) if one is not None]
+        if config.scan_layers:
+            x, found = self.layers(x, angles, masks, chosen, start, [(one.keys, one.values) for one in caches])
+        else:
+            pairs = []
+            for index, layer in enumerate(self.layers):
+                stored = [(one.keys[index], one.values[index]) for one in caches]
+                x, both = layer(x, angles, masks, chosen, start, stored)
+                pairs.append(both)
+            found = tuple(zip(*pairs, strict=True))
+        return self.norm(x), found
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """`[..., E]` to `[..., V]` float32."""
@@ -223,19 +255,20 @@ class DecoderLayer(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, angles, mask, chosen, start, stored):
+    def __call__(self, x, angles, masks, chosen, start, stored):
         """One layer.
 
         Args:
           x: `[B, L, E]` float.
           angles: of the tokens' positions.
-          mask: `[B, L, S]` bool, slots that each token attends to.
+          masks: of the blocks that `grouped_attention` is to go over, the tokens' own last.
           chosen: `[B, P]` float, 1 at each row's adapter, or None.
-          start: `[]` int32, the slot of the first token.
-          stored: `(keys, values)`, `[B, K, S, D]` of all slots; None where the slots are the tokens themselves.
+          start: `[]` int32, the slot of the first token in the last of the caches, where they are to be written into
+            it; None where they are a block of their own.
+          stored: `(keys, values)` `[B, K, S, D]` of each cache; none where the slots are the tokens themselves.
 
         Returns:
-          `(x, (keys, values))`, those attended to.
+          `(x, (keys, values))`, those of the last block.
         """
         config = self.config
         out_scale = 1.0 / math.sqrt(2 * config.num_layers)
@@ -256,17 +289,39 @@ class DecoderLayer(nn.Module):
         query = heads(y, config.num_heads, "query")
         keys = jnp.swapaxes(heads(y, config.num_kv_heads, "key"), 1, 2)
         values = jnp.swapaxes(heads(y, config.num_kv_heads, "value"), 1, 2)
-        if stored is not None:
+        if start is not None:
+            *stored, last = stored
             keys, values = (
                 jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
-                for old, new in zip(stored, (keys, values), strict=True)
+                for old, new in zip(last, (keys, values), strict=True)
             )
-        y = grouped_attention(query, keys, values, mask)
+        pairs = zip([*stored, (keys, values)], masks, strict=True)
+        blocks = [(both[0], both[1], mask) for both, mask in pairs]
+        y = grouped_attention(query, *blocks)
         x = x + linear(y.astype(x.dtype), config.hidden_size, "attention_output", scale=out_scale)
         y = _norm(config, name="gated_norm")(x)
         gate = linear(y, config.intermediate_size, "gate")
         up = linear(y, config.intermediate_size, "up")
         return x + linear(nn.silu(gate) * up, config.hidden_size, "down", scale=out_scale), (keys, values)
+
+
+def _earlier(slots, start, length):
+    """`[1, L, S]` bool: slots up to the own one of L tokens from `start` on."""
+    return (jnp.arange(slots)[None] <= start + jnp.arange(length)[:, None])[None]
+
+
+def _causal(valid):
+    """`[B, L, L]` bool: valid tokens in slots up to the own one."""
+    return valid[:, None] & _earlier(valid.shape[1], 0, valid.shape[1])
+
+
+def _write(cache, new):
+    """Keys and values of a cache of stacked layers with new ones behind what it holds."""
+    return jax.tree.map(
+        lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), cache.length, axis=3),
+        (cache.keys, cache.values),
+        new,
+    )
 
 
 def _scaled(gain):

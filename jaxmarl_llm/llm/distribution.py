@@ -1,4 +1,4 @@
-"""The distribution that tokens are drawn from: temperature, top-k and allowed tokens, in sampling as in scoring."""
+"""The distribution that tokens are drawn from: temperature, top-k, top-p, allowed tokens; to sample and to score."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,18 @@ import numpy as np
 from jaxmarl_llm.arguments import check_number, check_whole
 
 _LOWEST = float(jnp.finfo(jnp.float32).min)
+# Running sums over vocabularies of real models go over blocks of so many tokens, then over the tokens of one block.
+_BLOCK = 128
+_MANY_TOKENS = 4096
 
 
 def token_log_probs(
-    logits: jax.Array, *, temperature: jax.typing.ArrayLike = 1.0, top_k: int = 0, allowed: jax.Array | None = None
+    logits: jax.Array,
+    *,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    allowed: jax.Array | None = None,
 ) -> jax.Array:
     """Log-probabilities of all tokens.
 
@@ -19,18 +27,21 @@ def token_log_probs(
       temperature: `[]` float, may be traced; at 0 the likeliest token, the first at a tie, has all the probability
         (and below 0 too, where it is traced).
       top_k: only the k likeliest tokens (all that tie with the last of them) are possible; 0 for no limit.
+      top_p: after temperature and `top_k`, only the fewest likeliest tokens with at least this probability together
+        (all that tie with the last of them) are possible (Holtzman et al. 2020, eq. 2); 1 for no limit.
       allowed: `[..., V]` bool, same rank, tokens that are possible; where none is, all are. They go before `top_k`.
 
     Returns:
       `[..., V]` float32; the lowest finite number for an impossible token.
 
     Raises:
-      ValueError: a temperature or a `top_k` below 0, or no number.
+      ValueError: a temperature or a `top_k` below 0, a `top_p` outside `(0, 1]`, or no number.
     """
     if np.shape(temperature):
         raise ValueError(f"temperature must be one number for all rows, got shape {np.shape(temperature)}")
     check_number("temperature", temperature)
     check_whole("top_k", top_k, at_least=0)
+    check_number("top_p", top_p, above=True, at_most=1.0)
     if allowed is not None:
         allowed = allowed | ~jnp.any(allowed, axis=-1, keepdims=True)
         logits = jnp.where(allowed, logits, _LOWEST)
@@ -41,7 +52,11 @@ def token_log_probs(
     is_greedy = jnp.asarray(temperature) <= 0
     # Shifted first, so that no division overflows.
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
-    log_probs = jax.nn.log_softmax(shifted / jnp.where(is_greedy, 1.0, temperature), axis=-1)
+    scaled = shifted / jnp.where(is_greedy, 1.0, temperature)
+    if top_p < 1:
+        possible = possible & _nucleus(jax.lax.stop_gradient(scaled), top_p)
+        scaled = jnp.where(possible, scaled, _LOWEST)
+    log_probs = jax.nn.log_softmax(scaled, axis=-1)
     log_probs = jnp.where(possible, log_probs, _LOWEST)
     if isinstance(temperature, int | float) and temperature > 0:
         return log_probs
@@ -68,10 +83,46 @@ def draw_token(uniform: jax.Array, log_probs: jax.Array) -> jax.Array:
       `[...]` int32, a possible token always.
     """
     probs = jnp.exp(log_probs)
+    num_tokens = probs.shape[-1]
+    if num_tokens < _MANY_TOKENS:
+        cumulative = _running_sum(probs)
+        return first_token(cumulative > uniform[..., None] * jnp.max(cumulative, axis=-1, keepdims=True))
+    padding = ((0, 0),) * (probs.ndim - 1) + ((0, -num_tokens % _BLOCK),)
+    blocks = jnp.pad(probs, padding).reshape(*probs.shape[:-1], -1, _BLOCK)
+    cumulative = _running_sum(jnp.sum(blocks, axis=-1))
+    threshold = uniform[..., None] * jnp.max(cumulative, axis=-1, keepdims=True)
+    block = first_token(cumulative > threshold)
+    before = jnp.max(jnp.where(_token_index(cumulative) < block[..., None], cumulative, 0.0), axis=-1, keepdims=True)
+    inside = _running_sum(jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :])
+    # The block's sum and the last of its running sums may differ in rounding: the last possible token then.
+    found = (inside > threshold - before) | (inside == jnp.max(inside, axis=-1, keepdims=True))
+    return block * _BLOCK + first_token(found)
+
+
+def _running_sum(probs):
     # Rounding may leave the sum over all tokens above that up to the last possible one: the latter is the total.
-    cumulative = jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
-    total = jnp.max(cumulative, axis=-1, keepdims=True)
-    return first_token(cumulative > uniform[..., None] * total)
+    return jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
+
+
+def _nucleus(scaled, top_p):
+    """The fewest likeliest tokens, bool, with at least the probability `top_p` together.
+
+    The least of their probabilities is found bit by bit: 30 sums cost less than to sort a large vocabulary.
+    """
+    probs = jax.nn.softmax(scaled, axis=-1)
+    target = top_p * jnp.sum(probs, axis=-1)
+    # Numbers of one sign are ordered as their bits are.
+    bits = jax.lax.bitcast_convert_type(probs, jnp.int32)
+
+    def narrow(_, bounds):
+        enough, too_much = bounds
+        middle = enough + (too_much - enough) // 2
+        reached = jnp.sum(jnp.where(bits >= middle[..., None], probs, 0.0), axis=-1) >= target
+        return jnp.where(reached, middle, enough), jnp.where(reached, too_much, middle)
+
+    above_one = int(np.float32(2.0).view(np.int32))
+    bounds = jnp.zeros_like(target, jnp.int32), jnp.full_like(target, above_one, jnp.int32)
+    return bits >= jax.lax.fori_loop(0, above_one.bit_length(), narrow, bounds)[0][..., None]
 
 
 def at_token(log_probs: jax.Array, token: jax.Array) -> jax.Array:

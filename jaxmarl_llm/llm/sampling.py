@@ -9,9 +9,10 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.arguments import as_array, check_whole, elements
-from jaxmarl_llm.llm.decoder import Decoder, init_cache
+from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
 from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.unstacking import unstacked
 
 # The attention of a step over 33 slots takes 1.4 times as long as over 32 on a CPU, whose vectors hold 8 or 16 numbers.
 _SLOTS_MULTIPLE = 8
@@ -44,14 +45,18 @@ def generate(
     max_new_tokens: int,
     temperature: jax.typing.ArrayLike = 1.0,
     top_k: int = 0,
+    top_p: float = 1.0,
     allowed: jax.Array | None = None,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
     row: jax.Array | None = None,
     early_stop: bool = True,
     adapter: jax.Array | None = None,
+    group: int = 1,
 ) -> Generation:
-    """Samples a completion of each prompt; to be called inside `jax.jit`.
+    """Samples completions of prompts; to be called inside `jax.jit`.
+
+    Axes: Q prompts, G completions of each, B = Q G rows; those of one prompt are next to each other.
 
     Each row has random numbers of its own: what is drawn for it depends on `key` and its number in `row`, not on the
     other rows, on padding or on the number of devices that share the batch.
@@ -59,12 +64,13 @@ def generate(
     Args:
       module: the decoder.
       params: its parameters.
-      prompt: `[B, L]` int32, padded on the right with any tokens.
-      prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
+      prompt: `[Q, L]` int32, padded on the right with any tokens.
+      prompt_length: `[Q]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       key: of the whole batch, the same on every device.
       max_new_tokens: M.
       temperature: divides the logits; 0 for the likeliest token. May be traced.
       top_k: draw among the k likeliest tokens; 0 for all.
+      top_p: draw among the likeliest tokens that together have this probability; 1 for all.
       allowed: bool, tokens that may be drawn, of a shape that broadcasts to `[B, M, V]` from the right: `[V]`; `[M, V]`
         by step; `[B, 1, V]` by row; `[B, M, V]`. Where no token is allowed, all are.
       stop_tokens: tokens that end a completion.
@@ -72,7 +78,8 @@ def generate(
       row: `[B]` int32, the row's number in the whole batch; `0 ... B - 1` by default.
       early_stop: leave the loop when all rows have stopped. Under `vmap` the loops then wait for each other and copy
         what they hold at each step: False is better there.
-      adapter: `[B]` int32, the number of each row's adapter; None without them.
+      adapter: `[Q]` int32, the number of each prompt's adapter; None without them.
+      group: G. A prompt is computed once, and kept once, for all its completions.
 
     Returns:
       The completions. `score` with the same settings gives the same log-probabilities.
@@ -89,23 +96,38 @@ def generate(
         check_whole("each stop token and pad_token", token)
         if not 0 <= token < config.vocab_size:
             raise ValueError(f"token {token} is outside the vocabulary of {config.vocab_size}")
-    batch, length = prompt.shape
+    check_whole("group", group, at_least=1)
+    num_prompts, length = prompt.shape
+    batch = num_prompts * group
     allowed = allowed_by_step(allowed, batch, max_new_tokens, config.vocab_size)
     row = jnp.arange(batch) if row is None else as_array("row", row, jnp.integer)
     if row.shape != (batch,):
         raise ValueError(f"row must have shape [B] = {(batch,)}, got {row.shape}")
     uniform = jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number), (max_new_tokens,)))(row)
 
-    def decoder():
+    position, valid = prompt_slots(prompt, prompt_length)
+    hidden, cache = module.bind({"params": params}).prefill(prompt, position, valid, adapter)
+    # The last token is never read, so it needs no slot.
+    slots = -(-(length * (group == 1) + max_new_tokens - 1) // _SLOTS_MULTIPLE) * _SLOTS_MULTIPLE
+    cache = cache.grow(slots - length) if group == 1 else cache.share(group, max(slots, 1))
+    hidden, prompt_length, adapter = jax.tree.map(
+        lambda x: jnp.repeat(x, group, axis=0, total_repeat_length=batch),
+        (last_of_prompt(hidden, prompt_length), prompt_length, adapter),
+    )
+    module, params_at, cache = unstacked(module, params, cache)
+
+    def decoder(step):
         # Bound anew in the loop: a bound module does not cross into a transformation.
-        return module.bind({"params": params})
+        return module.bind({"params": params_at(step)})
 
     def choose(hidden, step):
         now = allowed
         if allowed is not None:
             index = jnp.minimum(step, allowed.shape[1] - 1)
             now = jax.lax.dynamic_index_in_dim(allowed, index, axis=1, keepdims=False)
-        log_probs = token_log_probs(decoder().logits(hidden), temperature=temperature, top_k=top_k, allowed=now)
+        log_probs = token_log_probs(
+            decoder(step).logits(hidden), temperature=temperature, top_k=top_k, top_p=top_p, allowed=now
+        )
         token = draw_token(jax.lax.dynamic_index_in_dim(uniform, step, axis=1, keepdims=False), log_probs)
         return token, at_token(log_probs, token)
 
@@ -126,21 +148,15 @@ def generate(
     def advance(carry):
         step, token, running, cache, drawn = carry
         position = (prompt_length + step - 1)[:, None]
-        hidden, cache = decoder().hidden(token[:, None], position, running[:, None], cache, adapter)
+        hidden, cache = decoder(step).hidden(token[:, None], position, running[:, None], cache, adapter)
         token, log_prob = choose(hidden[:, 0], step)
         drawn = write(drawn, step, running, token, log_prob)
         return step + 1, token, goes_on(running, token), cache, drawn
 
-    position, valid = prompt_slots(prompt, prompt_length)
-    hidden, cache = decoder().hidden(prompt, position, valid, init_cache(config, batch, length), adapter)
-    assert cache is not None
-    # The last token is never read, so it needs no slot.
-    slots = -(-(length + max_new_tokens - 1) // _SLOTS_MULTIPLE) * _SLOTS_MULTIPLE
-    cache = cache.grow(slots - length)
     running = jnp.ones(batch, bool)
     shape = (max_new_tokens, batch)
     drawn = (jnp.full(shape, pad_token, jnp.int32), jnp.zeros(shape), jnp.zeros(shape, bool))
-    token, log_prob = choose(last_of_prompt(hidden, prompt_length), 0)
+    token, log_prob = choose(hidden, 0)
     drawn = write(drawn, 0, running, token, log_prob)
     carry = (jnp.ones((), jnp.int32), token, goes_on(running, token), cache, drawn)
     *_, drawn = jax.lax.while_loop(unfinished, advance, carry)

@@ -38,14 +38,15 @@ def score(
     *,
     temperature: jax.typing.ArrayLike = 1.0,
     top_k: int = 0,
+    top_p: float = 1.0,
     allowed: jax.Array | None = None,
     adapter: jax.Array | None = None,
 ) -> Score:
     """Scores completions in one pass; differentiable in `params`.
 
     With the settings of the `generate` that drew them the log-probabilities are the same up to rounding. A token that
-    has become impossible since (outside the `top_k` after an update, say) has the lowest finite log-probability, so its
-    ratio to the old one is 0; so has a traced token outside the vocabulary.
+    has become impossible since (outside the `top_k` or `top_p` after an update, say) has the lowest finite
+    log-probability, so its ratio to the old one is 0; so has a traced token outside the vocabulary.
 
     Args:
       module: the decoder.
@@ -54,7 +55,8 @@ def score(
       prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       completion: `[B, M]` int32.
       completion_mask: `[B, M]` bool, a prefix of each row.
-      temperature, top_k, allowed, adapter: as in `generate`.
+      temperature, top_k, top_p, allowed: as in `generate`.
+      adapter: `[B]` int32, the number of each row's adapter; None without them.
 
     Raises:
       ValueError: shapes that do not fit, more tokens than the decoder's `max_length`, or, where they are not traced,
@@ -87,6 +89,8 @@ def score(
     decoder = module.bind({"params": params})
     hidden, _ = decoder.hidden(tokens, position, valid, adapter=adapter)
     hidden = jnp.concatenate([last_of_prompt(hidden[:, :length], prompt_length)[:, None], hidden[:, length:]], axis=1)
-    log_probs = token_log_probs(decoder.logits(hidden), temperature=temperature, top_k=top_k, allowed=allowed)
+    log_probs = token_log_probs(
+        decoder.logits(hidden), temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed
+    )
     found = Score(at_token(log_probs, completion), entropy(log_probs), decoder.value(hidden, adapter))
     return jax.tree.map(lambda x: jnp.where(completion_mask, x, 0.0), found)

@@ -1,5 +1,6 @@
 """Sampling and scoring of completions."""
 
+import dataclasses
 import functools
 
 import jax
@@ -24,9 +25,9 @@ CONFIG = DecoderConfig(
 )
 DECODER = Decoder(CONFIG)
 LENGTH = jnp.array([7, 1, 4, 2, 6])
-STATIC = ("max_new_tokens", "top_k", "stop_tokens", "pad_token", "early_stop")
+STATIC = ("max_new_tokens", "top_k", "top_p", "stop_tokens", "pad_token", "early_stop", "group")
 sample = jax.jit(functools.partial(generate, DECODER), static_argnames=STATIC)
-evaluate = jax.jit(functools.partial(score, DECODER), static_argnames="top_k")
+evaluate = jax.jit(functools.partial(score, DECODER), static_argnames=("top_k", "top_p"))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ SETTINGS = {
     "top_k": {"temperature": 0.7, "top_k": 3},
     "allowed": {"allowed": ALLOWED, "stop_tokens": (2, 5)},
     "by_step": {"allowed": BY_STEP, "temperature": 2.0, "stop_tokens": (2,), "pad_token": 6},
+    "top_p": {"temperature": 1.3, "top_p": 0.8, "allowed": ALLOWED},
     "by_row_and_step": {"allowed": BY_ROW & BY_STEP[None], "top_k": 2, "temperature": 1.3},
 }
 
@@ -67,7 +69,7 @@ SETTINGS = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_sampling_and_scoring_agree(settings, params, prompt, key):
     drawn = sample(params, prompt, LENGTH, key, max_new_tokens=M, **settings)
-    shared = {name: value for name, value in settings.items() if name in ("temperature", "top_k", "allowed")}
+    shared = {name: value for name, value in settings.items() if name in ("temperature", "top_k", "top_p", "allowed")}
     found = evaluate(params, prompt, LENGTH, drawn.tokens, drawn.mask, **shared)
     np.testing.assert_allclose(found.log_prob, drawn.log_prob, atol=1e-4)
     assert found.value.shape == found.entropy.shape == (B, M)
@@ -185,6 +187,75 @@ def test_distribution_at_its_edges():
         assert draw_token(jnp.array([uniform]), log_probs)[0] == token
 
 
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_the_nucleus_is_that_of_a_sort(top_p):
+    logits = np.random.default_rng(4).normal(0, 3, (B, 499)).astype(np.float32)
+    found = np.asarray(jax.jit(lambda logits: token_log_probs(logits, top_p=top_p, temperature=0.7))(logits))
+    probs = np.exp(logits / 0.7 - np.max(logits / 0.7, axis=1, keepdims=True)).astype(np.float64)
+    probs /= probs.sum(1, keepdims=True)
+    for row in range(B):
+        order = np.argsort(-probs[row])
+        kept = order[: 1 + np.searchsorted(np.cumsum(probs[row][order]), top_p)]
+        assert set(np.flatnonzero(found[row] > -1e30)) == set(kept)
+        np.testing.assert_allclose(found[row][kept], np.log(probs[row][kept] / probs[row][kept].sum()), atol=1e-4)
+
+
+def test_a_nucleus_keeps_ties_and_all_of_a_sure_token():
+    probs = jnp.exp(token_log_probs(jnp.log(jnp.array([[0.2, 0.3, 0.3, 0.2]])), top_p=0.25))
+    np.testing.assert_allclose(probs, [[0, 0.5, 0.5, 0]], atol=1e-6)
+    sure = token_log_probs(jnp.array([[0.0, 200.0, 0.0]]), top_p=0.5)
+    np.testing.assert_array_equal(jnp.exp(sure), [[0, 1, 0]])
+    np.testing.assert_array_equal(token_log_probs(sure, top_p=1), token_log_probs(sure))
+
+
+def test_a_large_vocabulary_is_drawn_from_as_a_small_one():
+    """Block by block: the token is where the running sum passes the number, and possible always."""
+    random = np.random.default_rng(5)
+    logits = random.normal(0, 4, (7, 5003)).astype(np.float32)
+    logits[:, random.permutation(5003)[:4000]] = -np.inf
+    log_probs = np.asarray(token_log_probs(jnp.maximum(logits, np.finfo(np.float32).min)))
+    running = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
+    draw = jax.jit(draw_token)
+    for uniform in (0.0, 0.1, 0.37, 0.5, 0.93, np.nextafter(np.float32(1), np.float32(0))):
+        tokens = np.asarray(draw(jnp.full(7, uniform, jnp.float32), log_probs))
+        for row, token in enumerate(tokens):
+            assert log_probs[row, token] > -1e30
+            before = running[row, token - 1] if token else 0.0
+            assert before - 1e-5 <= uniform <= running[row, token] + 1e-5
+
+
+SCANNED = dataclasses.replace(CONFIG, num_layers=2, scan_layers=True, lora_rank=2, num_adapters=3)
+
+
+@pytest.fixture(scope="module")
+def scanned_params():
+    adapter = jnp.zeros(1, jnp.int32)
+    shapes = jax.eval_shape(
+        lambda: Decoder(SCANNED).init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32), adapter=adapter)
+    )
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(0.1, 0.4, leaf.shape), leaf.dtype), shapes["params"])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "other"])
+def test_completions_of_a_prompt_share_it(backend, scanned_params, prompt, key, monkeypatch):
+    """In groups as with repeated prompts; with the layers one by one, and stacked."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    group, adapter = 3, jnp.array([0, 2, 1, 2, 0])
+
+    @functools.partial(jax.jit, static_argnames="group")
+    def run(prompt, length, adapter, group):
+        settings = {"max_new_tokens": 4, "stop_tokens": (2,)}
+        module = Decoder(SCANNED)
+        return generate(module, scanned_params, prompt, length, key, adapter=adapter, group=group, **settings)
+
+    repeated = [jnp.repeat(x, group, axis=0) for x in (prompt, LENGTH, adapter)]
+    shared, alone = run(prompt, LENGTH, adapter, group), run(*repeated, 1)
+    np.testing.assert_array_equal(shared.tokens, alone.tokens)
+    np.testing.assert_allclose(shared.log_prob, alone.log_prob, atol=1e-4)
+    assert len({tuple(row) for row in np.asarray(shared.tokens)}) > B
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -207,6 +278,9 @@ def test_distribution_at_its_edges():
         ({"temperature": "1"}, "temperature must be a number, got '1'"),
         ({"temperature": jnp.ones(B)}, r"temperature must be one number for all rows, got shape \(5,\)"),
         ({"top_k": -1}, "top_k must be at least 0, got -1"),
+        ({"top_p": 0.0}, "top_p must lie between 0 and 1, and finite, got 0.0"),
+        ({"top_p": 1.5}, "top_p must lie between 0 and 1, and finite, got 1.5"),
+        ({"group": 0}, "group must be at least 1, got 0"),
         ({"top_k": 1.5}, "top_k must be a whole number, got 1.5"),
         ({"stop_tokens": 2.0}, "stop_tokens must be a tuple .whole number each., got 2.0"),
         ({"stop_tokens": (True,)}, "each stop token and pad_token must be a whole number, got True"),
