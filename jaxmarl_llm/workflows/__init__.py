@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.graph import Turn as Turn
     from jaxmarl_llm.workflows.graph import Until as Until
     from jaxmarl_llm.workflows.graph import Workflow as Workflow
+    from jaxmarl_llm.workflows.instructions import Instructions as Instructions
     from jaxmarl_llm.workflows.learner import WorkflowLearner as WorkflowLearner
     from jaxmarl_llm.workflows.learner import WorkflowState as WorkflowState
+    from jaxmarl_llm.workflows.messages import Addressed as Addressed
     from jaxmarl_llm.workflows.messages import Choice as Choice
     from jaxmarl_llm.workflows.messages import Message as Message
     from jaxmarl_llm.workflows.messages import Solution as Solution
@@ -67,8 +69,9 @@ _MODULES = {
     "builtin": ("make_workflow", "register_workflow", "workflow_names"),
     "drawing": ("draw_workflow",),
     "graph": ("NUMBER", "PROBLEM", "Call", "Last", "Loop", "Selected", "Slot", "Turn", "Until", "Workflow"),
+    "instructions": ("Instructions",),
     "learner": ("WorkflowLearner", "WorkflowState"),
-    "messages": ("Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
+    "messages": ("Addressed", "Choice", "Message", "Solution", "Strategies", "Synthesis", "Verdict"),
     "policies": ("sharing",),
     "pretraining": ("Pretraining", "make_pretraining", "pretrain"),
     "replay": ("replay_message",),

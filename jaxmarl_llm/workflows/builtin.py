@@ -71,9 +71,9 @@ def _generator(copies: int = 1) -> Call:
     return Call("generator", prompt=(PROBLEM, "<generator>"), writes=Solution(), copies=copies)
 
 
-_HERE = "jaxmarl_llm.workflows.builtin"
+_MODULES = {"builtin": ("single", "eval_opt", "voting", "orch_workers"), "coordination": ("coordinator", "hierarchy")}
 _WORKFLOWS: Registry[Workflow] = Registry(
-    "workflow", {name: f"{_HERE}:{name}" for name in ("single", "eval_opt", "voting", "orch_workers")}
+    "workflow", {name: f"{__package__}.{module}:{name}" for module, names in _MODULES.items() for name in names}
 )
 make_workflow = _WORKFLOWS.make
 register_workflow = _WORKFLOWS.register

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxmarl_llm.arguments import check_kind, check_kinds, check_whole, elements
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.workflows.messages import Choice, Message, Strategies, Synthesis, Verdict, number_token
+from jaxmarl_llm.workflows.messages import Addressed, Choice, Message, Synthesis, Verdict, number_token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Slot:
       label: fixed text before the filling of each copy, left out where that copy has written nothing.
       numbered: puts each copy's number token before what it wrote.
       own: of several copies, only the one with the asking copy's number.
-      part: of a message with strategies, only the one for the asking copy; a copy without one is not asked.
+      part: of messages with parts, such as strategies, only the one for the asking copy; a copy without one is not
+        asked. Of several copies with n parts each, the first has those of copies 0 to n - 1, the second the next n.
     """
 
     of: str
@@ -304,12 +305,12 @@ class Workflow:
                 f"{what} its own copy of '{slot.of}', which has {source.copies} copies and not {call.copies}"
             )
         if slot.part:
-            if not isinstance(source.writes, Strategies) or source.copies > 1:
-                raise UserError(f"{what} its part of '{slot.of}', which is not one message with strategies")
-            if source.writes.number < call.copies:
+            if not isinstance(source.writes, Addressed):
+                raise UserError(f"{what} its part of '{slot.of}', which is no message with strategies or instructions")
+            parts = source.copies * source.writes.number
+            if parts < call.copies:
                 raise UserError(
-                    f"{what} its part of '{slot.of}', which writes at most {source.writes.number} strategies "
-                    f"for {call.copies} copies"
+                    f"{what} its part of '{slot.of}', which writes at most {parts} parts for {call.copies} copies"
                 )
 
     def _check_message(self, call: Call) -> None:

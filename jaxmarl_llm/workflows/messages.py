@@ -208,8 +208,24 @@ class Choice(Message):
         return jnp.where(self.chosen(seat, tokens, length), seat.solution_scores(self.of), 0.0).sum()
 
 
+class Addressed(Message):
+    """A message with parts for numbered readers.
+
+    Attributes:
+      number: the most parts.
+    """
+
+    number: int
+
+    @abc.abstractmethod
+    def part(
+        self, seat: Seat, tokens: jax.Array, length: jax.Array, number: jax.Array | int
+    ) -> tuple[Ragged, jax.Array]:
+        """The part of a reader's number, from 0, and whether there is one."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Strategies(Message):
+class Strategies(Addressed):
     """Up to `number` hints for workers, each after a separator; the teacher writes all of them.
 
     A hint is what `Task.hint` says: right with probability `skill`.
@@ -240,10 +256,7 @@ class Strategies(Message):
     def max_length(self, task):
         return self.number * (1 + task.max_hint_length)
 
-    def part(
-        self, seat: Seat, tokens: jax.Array, length: jax.Array, number: jax.Array | int
-    ) -> tuple[Ragged, jax.Array]:
-        """The hint of a worker's number, from 0, and whether there is one."""
+    def part(self, seat, tokens, length, number):
         separator = seat.token(self.separator)
         there = (count_token(tokens, length, separator) > number) & (number < self.number)
         return split_part(tokens, length, separator, number + 1), there

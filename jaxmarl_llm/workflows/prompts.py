@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_llm.workflows.graph import Call, Slot, Workflow
-from jaxmarl_llm.workflows.messages import Strategies, number_ids
+from jaxmarl_llm.workflows.messages import Addressed, number_ids
 from jaxmarl_llm.workflows.ragged import Ragged, ragged, unfinish
 from jaxmarl_llm.workflows.tasks.base import Task
 from jaxmarl_llm.workflows.transcript import Seat
@@ -54,11 +54,14 @@ def fill(seat: Seat, workflow: Workflow, segment: str | Slot) -> tuple[list[Ragg
     source = workflow.call(segment.of)
     completions = seat.transcript.completions[segment.of]
     parts: list[Ragged] = []
-    for copy in (seat.copy,) if segment.own else range(source.copies):
+    sources = (seat.copy,) if segment.own else range(source.copies)
+    if isinstance(source.writes, Addressed) and segment.part:
+        sources = (seat.copy // source.writes.number,)
+    for copy in sources:
         content, _ = unfinish(completions.tokens[copy], completions.length[copy], seat.vocabulary.end)
         written = completions.written[copy]
-        if segment.part and isinstance(source.writes, Strategies):
-            content, there = source.writes.part(seat, *content, seat.copy)
+        if segment.part and isinstance(source.writes, Addressed):
+            content, there = source.writes.part(seat, *content, seat.copy % source.writes.number)
             written = there
         # A label without its filling would say that something empty was written.
         parts.append((label, label_length * written))

@@ -64,10 +64,10 @@ GENERATORS = call("g", copies=3)
             lambda: workflow(call("solver"), call("b", Slot("solvr"))),
             "no call fills a slot of 'b': unknown call 'solvr': did you mean solver",
         ),
-        (lambda: workflow(A, call("b", Slot("a", part=True))), "its part of 'a', which is not one message"),
+        (lambda: workflow(A, call("b", Slot("a", part=True))), "its part of 'a', which is no message"),
         (
             lambda: workflow(call("a", writes=Strategies(2)), call("b", Slot("a", part=True), copies=3)),
-            "its part of 'a', which writes at most 2 strategies for 3 copies",
+            "its part of 'a', which writes at most 2 parts for 3 copies",
         ),
         (
             lambda: workflow(call("a", copies=2), call("b", Slot("a", own=True), copies=3), A, answer=Last("b")),

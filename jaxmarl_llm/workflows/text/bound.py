@@ -11,7 +11,8 @@ from typing import Any
 from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.graph import Call, Last, Slot, Until, Workflow
-from jaxmarl_llm.workflows.messages import Choice
+from jaxmarl_llm.workflows.instructions import Instructions
+from jaxmarl_llm.workflows.messages import Addressed, Choice
 from jaxmarl_llm.workflows.text.formats import RoleFormat, count_of, formats_of, render
 from jaxmarl_llm.workflows.text.replies import Reading, read_reply
 
@@ -73,7 +74,18 @@ class TextWorkflow:
 
     def is_asked(self, board: Board, call: Call, copy: int) -> bool:
         """Whether there is a part for a copy wherever it reads one of its own."""
-        return all(_parts(board, slot, copy) for slot in call.slots if slot.part)
+        return all(self._parts(board, slot, copy) for slot in call.slots if slot.part)
+
+    def room_of(self, board: Board, call: Call, copy: int) -> int:
+        """The most tokens that a copy of a call may write: the call's room, or fewer that it was allotted."""
+        room = self.room[call.name]
+        for slot in call.slots:
+            message = self.workflow.call(slot.of).writes if slot.of in board else None
+            if slot.part and isinstance(message, Instructions):
+                reply = board[slot.of][copy // message.number]
+                allotted = message.allotted_tokens(message.read(reply.text), copy % message.number) if reply else None
+                room = min(room, allotted or room)
+        return room
 
     def messages(
         self, problem: Any, board: Board, call: Call, copy: int, *, share: float = 1.0
@@ -87,21 +99,25 @@ class TextWorkflow:
           copy: its number, from 0.
           share: of what others wrote that is put in.
         """
-        values = {
-            "problem": problem.prompt,
-            "instructions": self.task.instructions,
-            "number": str(copy + 1),
-            "count": str(count_of(self.workflow, call)),
-        }
+        values = self.constants(call, copy + 1) | {"problem": problem.prompt}
         for slot in call.slots:
             if slot.of in board:
                 block = block_of(self.formats[call.name], slot)
                 texts = [
                     render(block, {"text": text[: int(len(text) * share)], "number": str(number + 1)})
-                    for number, text in _parts(board, slot, copy)
+                    for number, text in self._parts(board, slot, copy)
                 ]
                 values[slot.of] = values.get(slot.of, "") + "".join(texts)
         return self.formats[call.name].messages(values)
+
+    def constants(self, call: Call, number: int) -> dict[str, str]:
+        """Values of the placeholders that are known from the definitions, for the copy of a number from 1."""
+        return {
+            "instructions": self.task.instructions,
+            "number": str(number),
+            "count": str(count_of(self.workflow, call)),
+            "menu": call.writes.menu if isinstance(call.writes, Instructions) else "",
+        }
 
     def prompt(self, problem: Any, board: Board, call: Call, copy: int) -> tuple[list[dict[str, str]], list[int]]:
         """The chat messages that a copy of a call reads, and their tokens.
@@ -152,6 +168,19 @@ class TextWorkflow:
         assert isinstance(call.writes, Choice)
         return None if choice is None or choice.value is None else board[call.writes.of][choice.value]
 
+    def _parts(self, board: Board, slot: Slot, copy: int) -> list[tuple[int, str]]:
+        """What fills a slot for a copy: numbers of the copies that wrote, and texts."""
+        replies, message = board[slot.of], self.workflow.call(slot.of).writes
+        if slot.part and isinstance(message, Addressed):
+            reply = replies[copy // message.number]
+            value = reply.value if reply is not None else None
+            return [(copy, value[copy % message.number])] if value and copy % message.number in value else []
+        return [
+            (number, reply.text)
+            for number, reply in enumerate(replies)
+            if reply is not None and (number == copy or not slot.own)
+        ]
+
     def _plain(self, text: str, room: int) -> str:
         """A text that, read again, has no special tokens and at most `room` others."""
         for kept in range(room, -1, -1):
@@ -169,19 +198,6 @@ def block_of(of_call: RoleFormat, slot: Slot) -> str:
     escaped = slot.label.replace("{", "{{").replace("}", "}}")
     default = " ".join(part for part in (escaped, "{number}." if slot.numbered else "", "{text}\n") if part)
     return of_call.blocks.get(slot.of, default)
-
-
-def _parts(board: Board, slot: Slot, copy: int) -> list[tuple[int, str]]:
-    """What fills a slot for a copy: numbers of the copies that wrote, and texts."""
-    replies = board[slot.of]
-    if slot.part:
-        value = replies[0].value if replies[0] is not None else None
-        return [(copy, value[copy])] if value and copy in value else []
-    return [
-        (number, reply.text)
-        for number, reply in enumerate(replies)
-        if reply is not None and (number == copy or not slot.own)
-    ]
 
 
 def bind_text(
@@ -247,11 +263,7 @@ def _longest(bound: TextWorkflow, call: Call, problem: int) -> dict[str, int]:
     of_call = bound.formats[call.name]
     times = of_call.placeholders
     # Not empty, so that the spaces around it are counted; the token that it has is let be.
-    values = dict.fromkeys(times, "0") | {
-        "instructions": bound.task.instructions,
-        "number": str(call.copies),
-        "count": str(count_of(bound.workflow, call)),
-    }
+    values = dict.fromkeys(times, "0") | bound.constants(call, call.copies)
     parts = {"fixed": len(bound.tokenizer.chat_ids(of_call.messages(values))), "problem": times["problem"] * problem}
     for slot in call.slots:
         if slot.of in bound.workflow.copies:

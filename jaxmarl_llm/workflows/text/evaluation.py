@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.workflows.messages import CORRECT, Strategies, Verdict
+from jaxmarl_llm.workflows.messages import CORRECT, Addressed, Verdict
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes, TextSample, play_text
 from jaxmarl_llm.workflows.text.sampler import AnySampler
@@ -88,7 +88,8 @@ def episode_report(bound: TextWorkflow, episodes: TextEpisodes) -> dict[str, Any
       `accuracy`, `any_correct`, `selection_failure` (some solution was right and the answer is not) and
       `generation_failure` (none was): shares of episodes. `calls`, by name: `asked`, replies an episode; `idle`, the
       share of its turns and copies that were not asked; `format_ok`; `own_score`, None without one; `cut_off`, the
-      share that came to no end; `tokens`, the mean length; of strategies, `instructions`, their mean number.
+      share that came to no end; `tokens`, the mean length; where it addresses others, `instructions`, the mean number
+      of those who have a part.
       `verdict_confusion`, with an evaluator: numbers of verdicts by `says_correct` and `is_correct`.
       `prompt_tokens`, `new_tokens` and `seconds` of all.
     """
@@ -110,7 +111,7 @@ def episode_report(bound: TextWorkflow, episodes: TextEpisodes) -> dict[str, Any
             "cut_off": _mean([not np.isin(sample.completion[-1:], stop_tokens).any() for sample in samples]),
             "tokens": _mean([len(sample.completion) for sample in samples]),
         }
-        if isinstance(call.writes, Strategies):
+        if isinstance(call.writes, Addressed):
             calls[call.name]["instructions"] = _mean([len(sample.value or ()) for sample in samples])
     report: dict[str, Any] = {
         "accuracy": float(np.mean(episodes.outcome)),

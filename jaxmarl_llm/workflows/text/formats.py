@@ -14,11 +14,11 @@ import yaml
 from jaxmarl_llm.arguments import check_kind, check_kinds
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.graph import Call, Workflow
-from jaxmarl_llm.workflows.messages import Choice, Strategies, Synthesis
+from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
 
 SHIPPED = Path(__file__).with_name("formats.yaml")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][^{}]*)\}")
-_ALWAYS = ("problem", "instructions", "number", "count")
+_ALWAYS = ("problem", "instructions", "number", "count", "menu")
 _OF_BLOCK = ("text", "number")
 
 
@@ -27,8 +27,9 @@ class RoleFormat:
     """What one call reads, as templates; `{{` and `}}` stand for braces.
 
     In `user` and `system`: `{problem}`; `{instructions}`, the task's, on how to answer; `{number}`, the asking copy's,
-    from 1; `{count}`, of the strategies that it may write, of the solutions that it reads, or of its copies; and
-    `{name of a call}`, what the slots of the graph let it read of that call, empty where nothing was written.
+    from 1; `{count}`, of the strategies that it may write, of those whom it instructs, of the solutions that it reads,
+    or of its copies; `{menu}`, the instructions that it may write; and `{name of a call}`, what the slots of the graph
+    let it read of that call, empty where nothing was written.
 
     Attributes:
       user: the user's message.
@@ -94,7 +95,7 @@ def render(template: str, values: Mapping[str, str]) -> str:
 
 def count_of(workflow: Workflow, call: Call) -> int:
     """What `{count}` stands for."""
-    if isinstance(call.writes, Strategies):
+    if isinstance(call.writes, Addressed):
         return call.writes.number
     return workflow.copies[call.writes.of] if isinstance(call.writes, Choice | Synthesis) else call.copies
 

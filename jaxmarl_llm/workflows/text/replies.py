@@ -8,6 +8,7 @@ import functools
 import re
 from typing import Any
 
+from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import CORRECT, INCORRECT, Choice, Message, Solution, Strategies, Verdict
 
 _VERDICT = re.compile(r"\b(not\s+|in)?correct\b", re.IGNORECASE)
@@ -22,7 +23,8 @@ class Reading:
 
     Attributes:
       value: by the kind of message: a solution's text; `"correct"` or `"incorrect"`; the copy that is chosen, from 0;
-        strategies by their worker's number, from 0. None, or empty, where it says nothing of the kind.
+        strategies, or the lines of instructions, by their reader's number, from 0. None, or empty, where it says
+        nothing of the kind.
       format_ok: whether it is in the form asked for.
     """
 
@@ -74,3 +76,9 @@ def _(message: Strategies, text: str, *, task: Any, written: tuple[bool, ...] = 
     parts = {number - 1: content for number, content in reversed(lines) if 1 <= number <= message.number}
     in_order = numbers == list(range(1, len(numbers) + 1))
     return Reading(parts, bool(numbers) and in_order and len(numbers) <= message.number)
+
+
+@read_reply.register
+def _(message: Instructions, text: str, *, task: Any, written: tuple[bool, ...] = ()) -> Reading:
+    orders = message.read(text)
+    return Reading(message.parts(orders), bool(orders.actions) and not orders.faults)

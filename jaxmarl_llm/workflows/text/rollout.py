@@ -199,6 +199,7 @@ class _Ask:
     copy: int
     messages: list[dict[str, str]]
     prompt: list[int]
+    room: int
     completion: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
     log_prob: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
     ended: bool = False
@@ -249,7 +250,8 @@ class _Episode:
                 if self.bound.is_asked(self.board, call, copy):
                     waiting.add(call.name)
                     messages, prompt = self._prompt(problems[self.problem], turn, copy, texts)
-                    yield _Ask(self, turn, first + copy, copy, messages, prompt)
+                    room = self.bound.room_of(self.board, call, copy)
+                    yield _Ask(self, turn, first + copy, copy, messages, prompt, room)
 
     def _prompt(self, problem: Any, turn: Turn, copy: int, texts: dict[tuple, tuple]) -> tuple:
         # Episodes of one problem often read the same, which needs to be put in tokens once.
@@ -336,7 +338,7 @@ def _answer(sampler, bound: TextWorkflow, asks: list[_Ask], key, group_size: int
     )
     for index, alike in enumerate(answered):
         for ask in alike:
-            # Calls with less room share the batch, and lose what is beyond it.
-            length = min(int(drawn.length[index]), bound.room[ask.turn.call.name])
+            # Those with less room share the batch, and lose what is beyond it.
+            length = min(int(drawn.length[index]), ask.room)
             ask.completion, ask.log_prob = drawn.tokens[index, :length].copy(), drawn.log_prob[index, :length].copy()
             ask.ended = bool(np.isin(ask.completion[-1:], sampler.stop_tokens).any())

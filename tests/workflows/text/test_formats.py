@@ -77,7 +77,8 @@ def test_formats_that_are_not_there(tmp_path):
         bind(make_workflow("voting"), {"generator": RoleFormat("{problem}")})
     own = Workflow("own", (Call("count", prompt=(PROBLEM,), writes=Solution()),), answer=Last("count"))
     with pytest.raises(
-        UserError, match=r"have no workflow 'own' .eval_opt, orch_workers, single, voting.: give formats"
+        UserError,
+        match=r"have no workflow 'own' .coordinator, eval_opt, hierarchy, orch_workers, single, voting.: give formats",
     ):
         bind(own)
     with pytest.raises(UserError, match="call 'count' has the name of a placeholder"):
@@ -162,7 +163,7 @@ def test_room_of_each_call():
 
 
 def test_replies_that_grow_when_read_again_are_cut():
-    bound = bind(make_workflow("eval_opt"), max_length=220)
+    bound = bind(make_workflow("eval_opt"), max_length=180)
     generator, evaluator = bound.workflow.calls
     board = bound.begin()
     reply = bound.reply(board, generator, "123456789", ended=True)
@@ -170,4 +171,4 @@ def test_replies_that_grow_when_read_again_are_cut():
     # What a call wrote may be longer than its room only by other means than `reply`.
     board["generator"][0] = dataclasses.replace(reply, text="9" * 300)
     messages, tokens = bound.prompt(sums((1, 2))[0], board, evaluator, 0)
-    assert len(tokens) <= 220 - 7 and "9" * 100 not in messages[0]["content"]
+    assert len(tokens) <= 180 - 7 and "9" * 100 not in messages[0]["content"]
