@@ -153,6 +153,9 @@ class Sampler:
                 f"a prompt has {longest} tokens, {max_new_tokens} to write, the model holds {config.max_length}"
             )
         rows = np.arange(len(prompts) * group) if row is None else np.asarray(row)
+        if group > self.max_rows:
+            prompts = [prompt for prompt in prompts for _ in range(group)]
+            adapter, group = [index for index in adapter for _ in range(group)], 1
         rows = rows.reshape(len(prompts), group).astype(np.int32)
         drawn = [np.zeros((len(prompts), group, max_new_tokens), dtype) for dtype in (np.int32, np.float32)]
         length = np.zeros((len(prompts), group), np.int32)

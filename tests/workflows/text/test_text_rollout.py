@@ -295,6 +295,17 @@ def test_a_malformed_line_is_named_by_its_number(tmp_path, line, fault):
     assert [record.steps[0].call for record in kept] == ["solver", "solver"]
 
 
+def test_a_group_beyond_the_most_rows_is_parted(played):
+    bound, sampler, problems, episodes = played
+    small = dataclasses.replace(sampler, max_rows=2)
+    prompt = episodes.samples[0].prompt.tolist()
+    settings = {"max_new_tokens": 5, "group": 4, "row": np.asarray([0, 1, 3, 4])}
+    drawn = small.sample([prompt], [0], jax.random.key(5), **settings)
+    texts = [TOKENIZER.decode(tokens[:length]) for tokens, length in zip(drawn.tokens, drawn.length, strict=True)]
+    assert bound.room["generator"] == 5 and problems[0].prompt in TOKENIZER.decode(prompt)
+    assert texts == [sample.text for sample in episodes.samples[:6] if sample.call == "generator"]
+
+
 def test_lengths_are_rounded_up_to_few():
     buckets = [length_bucket(length) for length in range(1, 2049)]
     assert all(length <= bucket <= max(16, 1.5 * length) for length, bucket in enumerate(buckets, 1))
