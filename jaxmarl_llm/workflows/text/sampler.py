@@ -193,7 +193,7 @@ class Sampler:
             tokens,
             np.asarray([len(prompt) for prompt in prompts], np.int32),
             key,
-            None if self.adapters is None else np.repeat(adapter, static["group"]),
+            None if self.adapters is None else adapter,
             rows.reshape(-1),
             np.float32(temperature),
             top_p=float(top_p),
@@ -239,9 +239,6 @@ def make_sampler(
 )
 def _generate(decoder: Decoder, body, adapters, prompt, prompt_length, key, adapter, row, temperature, **settings):
     params = body if adapters is None else join_adapters(body, adapters)
-    settings.pop("top_p")
-    group = settings.pop("group")
-    prompt, prompt_length = (jax.numpy.repeat(array, group, axis=0) for array in (prompt, prompt_length))
     drawn = generate(
         decoder, params, prompt, prompt_length, key, adapter=adapter, row=row, temperature=temperature, **settings
     )

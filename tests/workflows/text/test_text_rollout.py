@@ -304,6 +304,8 @@ def test_a_group_beyond_the_most_rows_is_parted(played):
     texts = [TOKENIZER.decode(tokens[:length]) for tokens, length in zip(drawn.tokens, drawn.length, strict=True)]
     assert bound.room["generator"] == 5 and problems[0].prompt in TOKENIZER.decode(prompt)
     assert texts == [sample.text for sample in episodes.samples[:6] if sample.call == "generator"]
+    likeliest = small.sample([prompt], [0], jax.random.key(5), top_p=1e-6, **settings)
+    assert len(set(map(bytes, likeliest.tokens))) == 1 < len(set(texts))
 
 
 def test_lengths_are_rounded_up_to_few():
