@@ -239,7 +239,10 @@ def test_settings_of_the_presets_network_do_not_follow_to_another(tmp_path):
     assert options.config.gru_size == TrainConfig().gru_size
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "render", "envs", "presets", "bench"])
+COMMANDS = ["train", "eval", "render", "envs", "presets", "bench", "finetune", "evaluate", "chat", "export"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_for_newcomers(command, capsys):
     with pytest.raises(SystemExit) as left:
         main([command, "--help"])

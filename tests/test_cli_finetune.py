@@ -258,6 +258,17 @@ def test_interrupt_says_how_to_go_on(run, tmp_path, monkeypatch, capfd):
     assert main() == 143 and left == [143]
 
 
+def test_ctrl_c_while_the_model_is_loaded_takes_one_line(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxmarl_llm.workflows.finetuning.run.load_trainer", interrupted)
+    assert main(["finetune", "sums", "--out", str(tmp_path / "out")]) == 130
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "nothing was trained: begin again" in error
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_signal_saves_the_run(model, tmp_path):
     """A process that is terminated while it trains goes on where it was."""

@@ -44,7 +44,7 @@ def export_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.workflows.finetuning.finished import load_finetuned_team
 
     team = load_finetuned_team(options.run, config, options.checkpoint)
-    policies = list(range(len(team.policy_names)))
+    policies = list(team.learned)
     if options.role is not None:
         policies = [team.policy_of(options.role)]
     if options.format == "peft":

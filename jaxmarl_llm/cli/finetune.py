@@ -131,6 +131,11 @@ def finetune_command(arguments: Sequence[str]) -> int:
     except TrainingDiverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
+    except KeyboardInterrupt:
+        advice = "nothing was trained: begin again with the same command"
+        if (folder / "config.yaml").is_file():
+            advice = f"continue with: jaxmarl-llm finetune --resume --out {folder}"
+        raise KeyboardInterrupt(f"interrupted; {advice}") from None
     finally:
         watcher.stop()
     finish(result, watcher, console, plots=options.plots)

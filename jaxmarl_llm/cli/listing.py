@@ -12,6 +12,7 @@ import tyro
 
 from jaxmarl_llm.cli.options import parse_options
 from jaxmarl_llm.errors import unknown_name
+from jaxmarl_llm.training.config import FINETUNE_FOLDER, differences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +25,10 @@ class EnvsOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PresetsOptions:
-    """List the presets that `jaxmarl-llm train` accepts; or show one, with the settings of its algorithm."""
+    """List the presets of `jaxmarl-llm train` and `finetune`; or show one, with the settings of its algorithm."""
 
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
-    """One preset, a YAML file of your own, or an algorithm such as qmix."""
+    """One preset, a YAML file for train of your own, or an algorithm such as qmix."""
 
 
 def _space(space) -> str:
@@ -114,19 +115,24 @@ def _describe_environment(name: str) -> None:
 def _describe_preset(name: str) -> None:
     from rich.console import Console
 
-    from jaxmarl_llm.training.config import Algorithm, TrainConfig, differences, load_preset, preset_names
+    from jaxmarl_llm.training.config import Algorithm, TrainConfig, load_preset, preset_names
 
     console = Console()
+    if name in preset_names(FINETUNE_FOLDER):
+        from jaxmarl_llm.cli.finetune import load_preset as load_finetune_preset
+        from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+
+        _print_differences(console, FinetuneConfig(), load_finetune_preset(name), "finetune")
+        console.print(f"Change some: jaxmarl-llm finetune {name} --radius 0.05 ...", highlight=False)
+        return
     if name in typing.get_args(Algorithm):
         config = TrainConfig(algorithm=name, env="two_step")  # pyright: ignore[reportArgumentType]
     elif name in preset_names() or name.endswith((".yaml", ".yml")):
         config = load_preset(name)
-        console.print("What it sets (field: default -> value); each is an option of train:\n", highlight=False)
-        for line in differences(TrainConfig(), config, ignore=()):
-            console.print(f"  {line}", highlight=False, markup=False)
-        console.print()
+        _print_differences(console, TrainConfig(), config, "train")
     else:
-        raise unknown_name("preset or algorithm", name, (*preset_names(), *typing.get_args(Algorithm)))
+        known = (*preset_names(), *preset_names(FINETUNE_FOLDER), *typing.get_args(Algorithm))
+        raise unknown_name("preset or algorithm", name, known)
 
     from jaxmarl_llm.training.build import algorithm_settings
 
@@ -139,6 +145,13 @@ def _describe_preset(name: str) -> None:
         + " --algorithm-args NAME=VALUE ...",
         highlight=False,
     )
+
+
+def _print_differences(console: Any, default: Any, config: Any, command: str) -> None:
+    console.print(f"What it sets (field: default -> value); each is an option of {command}:\n", highlight=False)
+    for line in differences(default, config, ignore=()):
+        console.print(f"  {line}", highlight=False, markup=False)
+    console.print()
 
 
 def envs_command(arguments: Sequence[str]) -> int:
@@ -183,14 +196,19 @@ def presets_command(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxmarl_llm.training.config import preset_description, preset_names
+    from jaxmarl_llm.training.config import PRESET_FOLDER, preset_description, preset_names
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("preset", no_wrap=True)
-    table.add_column("what it is")
-    for name in preset_names():
-        table.add_row(name, preset_description(name))
     console = Console()
-    console.print(table, highlight=False)
-    console.print("\nThe settings of one: jaxmarl-llm presets demo\nTrain one: jaxmarl-llm train demo", highlight=False)
+    for command, folder in (("train", PRESET_FOLDER), ("finetune", FINETUNE_FOLDER)):
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        table.add_column(f"preset of {command}", no_wrap=True, min_width=36)
+        table.add_column("what it is")
+        for name in preset_names(folder):
+            table.add_row(name, preset_description(name, folder))
+        console.print(table, highlight=False)
+        console.print()
+    console.print(
+        "The settings of one: jaxmarl-llm presets demo\nUse one: jaxmarl-llm train demo, jaxmarl-llm finetune sums",
+        highlight=False,
+    )
     return 0
