@@ -19,12 +19,17 @@ console = Console(stderr=True)
 
 def start_ours() -> Worker:
     """Our worker, in this interpreter's version."""
-    return Worker([sys.executable, "-m", "jaxmarl_llm.benchmark.worker"], _log("ours"))
+    return start_worker([sys.executable, "-m", "jaxmarl_llm.benchmark.worker"], "ours")
+
+
+def start_worker(command: list[str], name: str) -> Worker:
+    """The worker that a command starts, with a log of that name."""
+    return Worker(command, _log(name))
 
 
 def start_peer(python: str, script: str, *arguments: str) -> Worker:
     """A peer's worker, in its own interpreter."""
-    return Worker([python, str(PEERS / script), *arguments], _log(script))
+    return start_worker([python, str(PEERS / script), *arguments], script)
 
 
 def _log(name: str) -> str:

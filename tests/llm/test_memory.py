@@ -1,0 +1,89 @@
+"""Padded lengths, and estimates of memory beside what the compiler plans."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm import Decoder, DecoderConfig, generate, score
+from jaxmarl_llm.llm.adapters import join_adapters, split_adapters
+from jaxmarl_llm.llm.buckets import length_bucket
+from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, gradient_memory
+
+CONFIG = DecoderConfig(
+    vocab_size=3001,
+    hidden_size=96,
+    num_layers=3,
+    num_heads=6,
+    num_kv_heads=2,
+    intermediate_size=251,
+    max_length=200,
+    scan_layers=True,
+)
+
+
+def test_buckets_hold_their_lengths_and_are_few():
+    lengths = range(1, 8193)
+    buckets = [length_bucket(length) for length in lengths]
+    assert all(length <= bucket for length, bucket in zip(lengths, buckets, strict=True))
+    assert all(bucket < 1.5 * length for length, bucket in zip(lengths, buckets, strict=True) if length > 16)
+    assert sorted(set(buckets))[:6] == [16, 24, 32, 48, 64, 96] and len(set(buckets)) == 19
+    assert length_bucket(37) == 48 and length_bucket(37, at_most=41) == 41
+    with pytest.raises(UserError, match="42 tokens are more than the 41 that fit"):
+        length_bucket(42, at_most=41)
+    with pytest.raises(UserError, match="length must be at least 1, got 0"):
+        length_bucket(0)
+
+
+def planned(function, *args):
+    """Bytes of arguments, results and temporaries."""
+    plan = jax.jit(function).lower(*args).compile().memory_analysis()
+    return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+
+
+def shapes(config):
+    adapter = jnp.zeros(1, jnp.int32) if config.num_adapters else None
+    return jax.eval_shape(
+        lambda: Decoder(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32), adapter=adapter)
+    )["params"]
+
+
+@pytest.mark.parametrize(("prompts", "group"), [(29, 1), (5, 11)])
+def test_generation_takes_what_is_estimated(prompts, group):
+    prompt, length = jnp.ones((prompts, 61), jnp.int32), jnp.full(prompts, 61)
+
+    def run(params, prompt, length, key):
+        return generate(Decoder(CONFIG), params, prompt, length, key, max_new_tokens=31, group=group)
+
+    found = planned(run, shapes(CONFIG), prompt, length, jax.random.key(0))
+    estimate = generation_memory(CONFIG, prompts, 61, 31, group=group)
+    assert 0.7 < estimate.total / found < 1.5, (estimate, found)
+
+
+def test_a_gradient_takes_what_is_estimated():
+    config = dataclasses.replace(CONFIG, lora_rank=2, num_adapters=1, lora_targets=("query", "value"))
+    batch = 13
+    body, adapters = jax.eval_shape(split_adapters, shapes(config))
+    prompt, length = jnp.ones((batch, 37), jnp.int32), jnp.full(batch, 37)
+    completion, mask = jnp.ones((batch, 53), jnp.int32), jnp.ones((batch, 53), bool)
+
+    def loss(adapters, body):
+        params, rows = join_adapters(body, adapters), jnp.zeros(batch, jnp.int32)
+        return score(Decoder(config), params, prompt, length, completion, mask, adapter=rows).log_prob.sum()
+
+    found = planned(jax.value_and_grad(loss), adapters, body)
+    estimate = gradient_memory(config, batch, 37, 53)
+    assert 0.7 < estimate.total / found < 1.5, (estimate, found)
+
+
+def test_what_does_not_fit_is_refused_in_one_line():
+    fits = MemoryEstimate(weights=10**6, cache=10**6, logits=0, activations=1)
+    check_fits(fits, "generation")
+    with pytest.raises(
+        UserError, match=r"generation takes about 9,000,000.0 GB \(cache 9,000,000.0\), and there"
+    ) as error:
+        check_fits(MemoryEstimate(weights=0, cache=9 * 10**15, logits=0, activations=0), "generation")
+    assert "\n" not in str(error.value)
+    check_fits(MemoryEstimate(weights=0, cache=9 * 10**15, logits=0, activations=0), "it", num_devices=10**9)
