@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.rollout import play as play
     from jaxmarl_llm.workflows.tasks import Problem as Problem
     from jaxmarl_llm.workflows.tasks import Task as Task
+    from jaxmarl_llm.workflows.tasks import check_task as check_task
     from jaxmarl_llm.workflows.tasks import make_task as make_task
     from jaxmarl_llm.workflows.tasks import register_task as register_task
     from jaxmarl_llm.workflows.tasks import task_names as task_names
@@ -78,7 +79,7 @@ _MODULES = {
     "role_swap": ("RoleSwap", "swap_roles"),
     "roll_back": ("RollBack", "RollBackState"),
     "rollout": ("CallSamples", "Episodes", "play"),
-    "tasks": ("Problem", "Task", "make_task", "register_task", "task_names"),
+    "tasks": ("Problem", "Task", "check_task", "make_task", "register_task", "task_names"),
     "teaching": ("Exchange", "teach"),
     "team": ("TeamPolicy", "make_team"),
     "transcript": ("Completions", "Transcript"),

@@ -19,6 +19,7 @@ from jaxmarl_llm.workflows.messages import Choice, Strategies
 from jaxmarl_llm.workflows.prompts import completion_room, fill, segment_length
 from jaxmarl_llm.workflows.ragged import PAD, Ragged, assemble, finish, unfinish
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
+from jaxmarl_llm.workflows.tasks.checks import check_task
 from jaxmarl_llm.workflows.transcript import Completions, Seat, Transcript
 from jaxmarl_llm.workflows.vocabulary import Vocabulary
 
@@ -27,8 +28,9 @@ def build_vocabulary(task: Task, *workflows: Workflow) -> Vocabulary:
     """The vocabulary of a task and of all workflows that are to share it.
 
     Raises:
-      UserError: names that no vocabulary can hold.
+      UserError: names that no vocabulary can hold, or a task that does not keep its contract, see `check_task`.
     """
+    check_task(task)
     names = [*task.symbols, *(name for workflow in workflows for name in workflow.symbols)]
     return Vocabulary(tuple(dict.fromkeys(names)))
 
@@ -259,12 +261,12 @@ def bind(
       The bound workflow; hashable.
 
     Raises:
-      UserError: a completion that its call has no room for, a prompt that can exceed the context or be empty, a token
-        that a loop waits for in vain, a separator that is a symbol of the task, or a vocabulary that misses a token or
-        puts the task's symbols elsewhere.
+      UserError: a task that does not keep its contract (`check_task`), a completion that its call has no room for, a
+        prompt that can exceed the context or be empty, a token that a loop waits for in vain, a separator that is a
+        symbol of the task, or a vocabulary that misses a token or puts the task's symbols elsewhere.
     """
     check_kind("workflow", workflow, Workflow)
-    check_kind("task", task, Task)
+    check_task(task)
     if context_length is not None:
         check_whole("context_length", context_length, at_least=1)
     if vocabulary is not None:

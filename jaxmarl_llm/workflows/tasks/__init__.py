@@ -2,6 +2,7 @@
 
 from jaxmarl_llm.registry import Registry
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
+from jaxmarl_llm.workflows.tasks.checks import check_task
 
 _TASKS: Registry[Task] = Registry(
     "task",
@@ -14,4 +15,4 @@ make_task = _TASKS.make
 register_task = _TASKS.register
 task_names = _TASKS.names
 
-__all__ = ["Problem", "Task", "make_task", "register_task", "task_names"]
+__all__ = ["Problem", "Task", "check_task", "make_task", "register_task", "task_names"]
