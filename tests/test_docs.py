@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib.util
 import re
+import shlex
 import sys
 import textwrap
 import types
@@ -15,6 +16,10 @@ import pytest
 from jaxmarl_llm import environment_names, make
 from jaxmarl_llm.cli.ablate import AblateOptions, parse_ablate
 from jaxmarl_llm.cli.bench import BenchOptions
+from jaxmarl_llm.cli.chat import ChatOptions
+from jaxmarl_llm.cli.evaluate import EvaluateOptions
+from jaxmarl_llm.cli.export import ExportOptions
+from jaxmarl_llm.cli.finetune import FinetuneOptions, parse_finetune
 from jaxmarl_llm.cli.inspect import EvalOptions, RenderOptions
 from jaxmarl_llm.cli.options import parse_options
 from jaxmarl_llm.cli.phase import parse_phase
@@ -32,6 +37,10 @@ OPTIONS = {
     "render": RenderOptions,
     "bench": BenchOptions,
     "ablate": AblateOptions,
+    "finetune": FinetuneOptions,
+    "evaluate": EvaluateOptions,
+    "chat": ChatOptions,
+    "export": ExportOptions,
 }
 
 # `<!-- no-test -->` before a block leaves it out; `<!-- needs: module -->` does where the module is not installed.
@@ -109,8 +118,8 @@ CHECKS = {"README.md": check_readme, "training.md": check_training}
 def test_commands_parse(page):
     for _, _, text in blocks(page, ""):
         for line in text.splitlines():
-            words = line.partition("#")[0].split()
-            if words[:1] != ["jaxmarl-llm"] or words[1] not in OPTIONS:
+            words = shlex.split(line, comments=True) if line.startswith("jaxmarl-llm ") else []
+            if len(words) < 2 or words[1] not in OPTIONS:
                 continue
             if words[1] == "train" and not words[2].startswith("-"):
                 preset = words.pop(2)
@@ -120,6 +129,8 @@ def test_commands_parse(page):
             elif words[1] == "ablate":
                 # Another ablation is resumed from a folder, which documentation has not.
                 parse_ablate([*(["quick"] if words[2].startswith("-") else []), *words[2:]])
+            elif words[1] == "finetune" and "--help" not in words:
+                parse_finetune([*(["sums"] if words[2].startswith("-") else []), *words[2:]])
             elif "--help" not in words:
                 default = TrainOptions(config=TrainConfig()) if words[1] == "train" else None
                 parse_options(OPTIONS[words[1]], words[2:], program=line, default=default)
