@@ -20,6 +20,9 @@ from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.team import TeamPolicy, make_team
 
+# A step of a small model takes little longer for so many rows than for one, and to compile it takes long.
+_FEWEST_ROWS = 4
+
 
 class Sampled(NamedTuple):
     """What was drawn, rows of one prompt adjacent.
@@ -166,7 +169,7 @@ class Sampler:
         for start in range(0, len(order), at_once):
             chosen = order[start : start + at_once]
             # Copies of a prompt fill the batch up, with its random numbers: they end when it does.
-            filled = chosen + chosen[:1] * (_batch_size(len(order), at_once) - len(chosen))
+            filled = chosen + chosen[:1] * (_batch_size(len(order), group, at_once) - len(chosen))
             width = length_bucket(max(len(prompts[index]) for index in chosen))
             width = min(width, config.max_length - max_new_tokens)
             found = self._draw(
@@ -253,8 +256,9 @@ def length_bucket(length: int) -> int:
     return size
 
 
-def _batch_size(prompts: int, at_most: int) -> int:
-    return min(1 << (prompts - 1).bit_length(), at_most)
+def _batch_size(prompts: int, group: int, at_most: int) -> int:
+    """The next power of two; the last few episodes of a loop do not have programs of their own."""
+    return min(max(1 << (prompts - 1).bit_length(), _FEWEST_ROWS // group), at_most)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
