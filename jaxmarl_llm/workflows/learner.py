@@ -210,6 +210,8 @@ class WorkflowLearner:
             raise UserError("credit='value' needs a decoder with value_head=True")
         if self.body != "own" and not self.team.decoder.config.lora_rank:
             raise UserError(f"body='{self.body}' needs a decoder with adapters: set its lora_rank to at least 1")
+        if self.team.frozen and (self.body == "joint" or self.tied is not None):
+            raise UserError("frozen roles share no body and no steps with others: leave out body='joint' and tied")
         num_policies = self.team.num_policies
         if self.tied is not None and jnp.shape(self.tied) != (num_policies,):
             raise UserError(

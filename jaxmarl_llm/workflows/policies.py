@@ -9,6 +9,8 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.workflows.graph import Workflow
 
+FROZEN = "frozen"
+
 
 def sharing(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -> tuple[int, ...]:
     """Policy index of each role of a workflow, in the order of `workflow.roles`.
@@ -16,14 +18,15 @@ def sharing(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -
     Args:
       workflow: whose roles.
       how: `"shared"` (SP, one policy for all), `"isolated"` (IP, one a role), or role to policy: either its index, or
-        the name of a group.
+        the name of a group, or `"frozen"` for roles that play as they are at the start and never learn. All of these
+        have one policy, the last.
 
     Returns:
       `[R]` ints 0, 1, ... without a gap.
 
     Raises:
       UserError: an unknown way, a role that the table misses or that the workflow has not, indices and names in one
-        table, or indices with a gap.
+        table, indices with a gap, or nobody who learns.
     """
     check_kind("sharing", how, str, Mapping)
     if isinstance(how, str):
@@ -36,13 +39,26 @@ def sharing(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -
         raise UserError(
             f"the sharing table of workflow '{workflow.name}' misses {', '.join(missing)}: give each role a policy"
         )
-    table = [how[role] for role in workflow.roles]
-    if all(isinstance(policy, str) for policy in table):
-        groups = list(dict.fromkeys(table))
-        table = [groups.index(policy) for policy in table]
-    if any(isinstance(policy, bool) or not isinstance(policy, int | np.integer) for policy in table):
+    table = {role: how[role] for role in workflow.roles if how[role] != FROZEN}
+    if not table:
+        raise UserError(f"all roles of workflow '{workflow.name}' are frozen: leave one that learns")
+    if all(isinstance(policy, str) for policy in table.values()):
+        groups = list(dict.fromkeys(table.values()))
+        table = {role: groups.index(policy) for role, policy in table.items()}
+    if any(isinstance(policy, bool) or not isinstance(policy, int | np.integer) for policy in table.values()):
         raise UserError(
             f"the sharing table of workflow '{workflow.name}' must give all roles a policy's index, or all the name of "
             f"a group, got {shown(dict(how))}"
         )
-    return sharing_table(tuple(int(policy) for policy in table), len(table))
+    frozen = int(max(table.values())) + 1
+    return sharing_table(tuple(int(table.get(role, frozen)) for role in workflow.roles), len(workflow.roles))
+
+
+def frozen_policies(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -> tuple[int, ...]:
+    """The policy of the frozen roles, if there are any; see `sharing`.
+
+    Raises:
+      UserError: as `sharing`.
+    """
+    table = sharing(workflow, how)
+    return (max(table),) if isinstance(how, Mapping) and FROZEN in how.values() else ()

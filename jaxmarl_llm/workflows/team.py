@@ -14,6 +14,7 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.workflows.bound import BoundWorkflow
 from jaxmarl_llm.workflows.graph import Workflow
+from jaxmarl_llm.workflows.policies import frozen_policies
 from jaxmarl_llm.workflows.policies import sharing as sharing_of
 
 
@@ -27,11 +28,13 @@ class TeamPolicy:
       decoder: the module of one policy.
       roles: R names.
       policy_of_role: R policy indices: `(0, 0)` shared, `(0, 1)` isolated, `(0, 0, 1)` by group.
+      frozen: policies that never learn.
     """
 
     decoder: Decoder
     roles: tuple[str, ...]
     policy_of_role: tuple[int, ...]
+    frozen: tuple[int, ...] = ()
 
     @property
     def num_policies(self) -> int:
@@ -92,9 +95,9 @@ def make_team(workflow: Workflow, decoder: Decoder, sharing: str | Mapping[str, 
     Args:
       workflow: whose roles.
       decoder: of all policies.
-      sharing: `"shared"` (SP), `"isolated"` (IP), or role to policy, see `workflows.sharing`.
+      sharing: `"shared"` (SP), `"isolated"` (IP), or role to policy or `"frozen"`, see `workflows.sharing`.
 
     Raises:
       UserError: a sharing table that is wrong.
     """
-    return TeamPolicy(decoder, workflow.roles, sharing_of(workflow, sharing))
+    return TeamPolicy(decoder, workflow.roles, sharing_of(workflow, sharing), frozen_policies(workflow, sharing))

@@ -62,6 +62,7 @@ def run_steps(
     """
     team = learner.team
     unflatten = unflattener(params)
+    learns = jnp.asarray([policy not in team.frozen for policy in team.policy_of_role], jnp.float32)
     num_episodes = rows[0].samples.asked.shape[1]
     slot, active = step_schedule(learner)
     tied = jnp.arange(team.num_policies) if learner.tied is None else jnp.asarray(learner.tied)
@@ -77,7 +78,7 @@ def run_steps(
         if not learner.normalize_by_copies:
             part = tuple(of_slot(call_rows, slot) for call_rows in part)
         gradients, sums = mesh.sum_over_devices(role_gradients(learner, unflatten(flat), part, kl))
-        count = sums["count"]
+        count = sums["count"] * learns
         gradients = gradients / jnp.maximum(count, 1.0)[:, None]
         report = role_gradient_report(gradients)
         cosine = jnp.zeros_like(count)
@@ -185,7 +186,8 @@ def role_gradients(
       kl: `[R]`, weights of the anchors.
 
     Returns:
-      `(gradients [R, F], sums)`; the sums of `sequence_sums` are `[R]`. Both are to be divided by `sums["count"]`.
+      `(gradients [R, F], sums)`; the sums of `sequence_sums` are `[R]`. Both are to be divided by `sums["count"]`. The
+      gradients of roles that never learn are 0 and not computed.
     """
     gradients, sums = [], []
     for index, role in enumerate(learner.team.roles):
@@ -194,7 +196,11 @@ def role_gradients(
             parts = role_sums(learner, policy_params, role, rows, kl[index])
             return parts["loss"], parts
 
-        gradient, parts = jax.grad(loss, has_aux=True)(learner.team.params_of(params, role))
+        policy = learner.team.params_of(params, role)
+        if learner.team.policy_of(role) in learner.team.frozen:
+            gradient, parts = jax.tree.map(jnp.zeros_like, policy), loss(policy)[1]
+        else:
+            gradient, parts = jax.grad(loss, has_aux=True)(policy)
         gradients.append(ravel_pytree(gradient)[0])
         sums.append(parts)
     return jnp.stack(gradients), jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)

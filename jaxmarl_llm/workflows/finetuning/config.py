@@ -34,7 +34,7 @@ class FinetuneConfig:
     """A YAML file with the roles' prompts; those that ship without one."""
     sharing: RoleSharing = "isolated"
     """shared (SP, one adapter for all roles), isolated (IP, one a role), or the policy of each role: a number, or a
-    name that several may have."""
+    name that several may have; frozen for roles that the base model plays throughout."""
     lora_rank: int = 8
     """Rank of the adapters."""
     lora_alpha: float = 16.0

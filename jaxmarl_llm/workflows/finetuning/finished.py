@@ -22,6 +22,7 @@ from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
 from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, adapt_team, check_base, load_finetuned
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.graph import Workflow
+from jaxmarl_llm.workflows.policies import frozen_policies
 from jaxmarl_llm.workflows.team import TeamPolicy
 from jaxmarl_llm.workflows.text.sampler import Sampler
 
@@ -58,6 +59,12 @@ class FinetunedTeam:
             names.append("shared" if len(users) == len(roles) > 1 else "-".join(users))
         return tuple(names)
 
+    @property
+    def learned(self) -> tuple[int, ...]:
+        """Policies that were trained; the others are the base."""
+        frozen = frozen_policies(self.workflow, self.config.sharing)
+        return tuple(policy for policy in range(len(self.policy_names)) if policy not in frozen)
+
     def policy_of(self, role: str) -> int:
         """The policy of a role.
 
@@ -79,12 +86,12 @@ class FinetunedTeam:
 
         Args:
           folder: holds these folders.
-          policies: which; all by default.
+          policies: which; all that were trained by default.
 
         Raises:
           UserError: it cannot be written.
         """
-        chosen = range(len(self.policy_names)) if policies is None else policies
+        chosen = self.learned if policies is None else policies
         config, adapters = self.adapted.config, self.adapters
         return [
             save_adapter(folder, self.model, config, adapters, policy, self.policy_names[policy]) for policy in chosen

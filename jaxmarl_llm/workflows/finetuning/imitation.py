@@ -15,7 +15,7 @@ from jaxmarl_llm.workflows.text.transcripts import EpisodeRecord
 
 
 def transcript_examples(trainer: Trainer, records: Iterable[EpisodeRecord]) -> list[Example]:
-    """The messages of transcripts as examples; those that are too long for the model are left out.
+    """The messages of transcripts as examples; those of frozen roles, or too long for the model, are left out.
 
     Raises:
       UserError: a role that the workflow has not, or no message that fits.
@@ -27,10 +27,10 @@ def transcript_examples(trainer: Trainer, records: Iterable[EpisodeRecord]) -> l
             raise unknown_name(f"role of workflow '{trainer.bound.workflow.name}'", step.role, trainer.roles)
         prompt = np.asarray(tokenizer.chat_ids(list(step.messages)), np.int32)
         completion = np.asarray([*tokenizer.encode(step.reply), tokenizer.stop_tokens[0]], np.int32)
-        if len(prompt) + len(completion) <= limit:
+        if len(prompt) + len(completion) <= limit and step.role in trainer.learning_roles:
             examples.append(Example(step.role, prompt, completion))
     if not examples:
-        raise UserError(f"the transcripts have no message that fits into {limit} tokens: raise max_length")
+        raise UserError(f"the transcripts have no message to learn that fits into {limit} tokens: raise max_length")
     return examples
 
 

@@ -142,7 +142,8 @@ def optimise(
       trainer: the run.
       adapters, optimizer_state: `[P, ...]`.
       batch: the samples.
-      minibatches: of each step of a pass, the samples that count, and those of them that a gradient needs to see.
+      minibatches: of each step of a pass, the samples that count, and those of them that a gradient needs to see. What
+        frozen roles wrote is left out.
       penalty: `[P]`, see `role_gradients`.
       learning_rate, entropy: of these steps.
       epochs: passes.
@@ -152,6 +153,14 @@ def optimise(
       `(adapters, optimizer_state, metrics)`: metrics `[R]` and `[R, R]`, means over the steps.
     """
     roles = [sample.role for sample in batch.samples]
+    learning = trainer.learning_roles
+    minibatches = [
+        (
+            [number for number in all_ if roles[number] in learning],
+            [number for number in seen if roles[number] in learning],
+        )
+        for all_, seen in minibatches
+    ]
     packs = [pack_roles(trainer, batch, seen) for _, seen in minibatches]
     counts = [
         np.asarray([sum(roles[number] == role for number in all_) for role in trainer.roles], np.float32)

@@ -39,7 +39,9 @@ class Example:
         return cls(role, np.asarray(prompt, np.int32), np.asarray(completion, np.int32), priority)
 
 
-def remember(memory: Sequence[Example], episodes: TextEpisodes, capacity: int) -> list[Example]:
+def remember(
+    memory: Sequence[Example], episodes: TextEpisodes, capacity: int, roles: Sequence[str] | None = None
+) -> list[Example]:
     """The memory with the messages of successful episodes.
 
     The priority of a message is the share of its problem's episodes that failed: what is solved always teaches nothing.
@@ -48,13 +50,14 @@ def remember(memory: Sequence[Example], episodes: TextEpisodes, capacity: int) -
       memory: so far.
       episodes: new ones.
       capacity: how many of the highest priority stay, newer ones first.
+      roles: whose messages; all by default.
     """
     success = np.asarray(episodes.outcome) >= 1
     failed = 1.0 - success.reshape(episodes.num_problems, -1).mean(1)
     new = [
         Example(sample.role, sample.prompt, sample.completion, float(failed[sample.problem]))
         for sample in episodes.samples
-        if success[sample.episode] and failed[sample.problem] > 0
+        if success[sample.episode] and failed[sample.problem] > 0 and (roles is None or sample.role in roles)
     ]
     return sorted([*new, *memory], key=lambda example: -example.priority)[:capacity]
 

@@ -36,7 +36,7 @@ from jaxmarl_llm.workflows.finetuning.trainer import Trainer
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.policies import sharing
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
-from jaxmarl_llm.workflows.text.evaluation import TextEvaluation, evaluate_text
+from jaxmarl_llm.workflows.text.evaluation import TextEvaluation
 from jaxmarl_llm.workflows.text.sandbox import sandbox_name
 from jaxmarl_llm.workflows.text.transcripts import read_transcripts
 
@@ -166,12 +166,6 @@ def iterate(trainer: Trainer, state: FinetuneState, memory: Sequence[Example] = 
     if trainer.config.is_sequential:
         return update_stage(trainer, state, problems)
     return update_all(trainer, state, problems, memory)
-
-
-def evaluate(trainer: Trainer, state: FinetuneState) -> TextEvaluation:
-    """Held-out problems, each played once with the likeliest tokens."""
-    held_out = trainer.bound.task.held_out[: trainer.config.evaluation_problems]
-    return evaluate_text(trainer.sampler(state.adapters, state.version_vector), trainer.bound, held_out)
 
 
 def finetune(
@@ -367,7 +361,7 @@ class _Run:
         self.watcher.advance(self.iteration, numbers | times)
 
     def _evaluate(self) -> None:
-        found = evaluate(self.trainer, self.state)
+        found = self.trainer.evaluate(self.state)
         is_best = all(found.accuracy > accuracy for _, accuracy, _ in self.evaluations)
         self.evaluations.append((self.iteration, found.accuracy, found.interval))
         values = {

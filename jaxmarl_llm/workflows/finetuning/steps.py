@@ -102,7 +102,10 @@ def update_all(
         divergence = np.asarray([steps["base_kl"][roles == policy].mean() for policy in range(trainer.num_policies)])
         penalty = np.asarray(adapt_penalty(penalty, divergence, target=config.kl_target), np.float32)
     moved = np.asarray(
-        [any(sample.policy == policy for sample in episodes.samples) for policy in range(trainer.num_policies)]
+        [
+            policy in trainer.learning and any(sample.policy == policy for sample in episodes.samples)
+            for policy in range(trainer.num_policies)
+        ]
     )
     state = dataclasses.replace(
         state,
@@ -119,6 +122,7 @@ def update_all(
         "credit": assessed - played,
         "gradient": time.perf_counter() - assessed,
     }
-    memory = remember(memory, episodes, config.replay_capacity) if config.replay_weight else []
+    roles = trainer.learning_roles
+    memory = remember(memory, episodes, config.replay_capacity, roles) if config.replay_weight else []
     tokens = sum(len(sample.completion) for sample in episodes.samples)
     return Iteration(state, metrics | steps | {"learning_rate": rate}, seconds, tokens, memory)

@@ -110,10 +110,11 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
       as a share). Scalars: `accepted`, `fresh`, `radius`, `sum_sqrt_radius` of accepted updates, `drift_bound`.
     """
     config, policies = trainer.config, trainer.num_policies
+    learning = np.asarray(trainer.learning)
     key_order, key_steps, key_play, key = jax.random.split(state.key, 4)
-    order = np.arange(policies)
+    order = learning
     if config.order == "random":
-        order = np.asarray(jax.random.permutation(key_order, policies))
+        order = np.asarray(jax.random.permutation(key_order, learning))
     seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
     stage = _play(trainer, state, problems, jax.random.fold_in(key_play, 0), seconds)
     first, log_ratio = stage, np.zeros(len(stage.episodes.outcome))
@@ -130,7 +131,7 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
         )
         start = time.perf_counter()
         found |= _staleness(trainer, first, policy, log_ratio)
-        if gate.fraction and place + 1 < policies:
+        if gate.fraction and place + 1 < len(order):
             log_ratio = log_ratio + _moved(trainer, first, stage, policy, gate)
         stage.spend("gate", start)
         stage.age += bool(gate.fraction)
@@ -141,12 +142,12 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
             # What is between two roles is known where they share the policy.
             keep = own if np.ndim(value) == 1 else own[:, None] & own[None]
             learned[name] = np.where(keep, value, learned.get(name, 0.0))
-    accepted = by_policy["policy_accepted"]
+    accepted = by_policy["policy_accepted"][learning]
     radii = np.where(accepted > 0, config.radius, 0.0)
     metrics |= learned | by_policy
     metrics |= {
         "accepted": accepted.mean(),
-        "fresh": by_policy["policy_fresh"].min(),
+        "fresh": by_policy["policy_fresh"][learning].min(),
         "radius": config.radius,
         "sum_sqrt_radius": np.sqrt(radii).sum(),
         "drift_bound": float(occupancy_drift_bound(jnp.asarray(radii), discount=config.discount)),

@@ -15,8 +15,10 @@ from jaxmarl_llm.workflows.finetuning.gradients import Lessons
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, scored
 from jaxmarl_llm.workflows.finetuning.packs import Packed, Text, pack_samples
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState
+from jaxmarl_llm.workflows.policies import frozen_policies
 from jaxmarl_llm.workflows.team import TeamPolicy
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
+from jaxmarl_llm.workflows.text.evaluation import TextEvaluation, evaluate_text
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes, TextSample, play_text
 from jaxmarl_llm.workflows.text.sampler import Sampler
 
@@ -85,6 +87,18 @@ class Trainer:
         """P."""
         return max(self.policy_of_role) + 1
 
+    @property
+    def learning(self) -> tuple[int, ...]:
+        """Policies that learn; the others are the base model and stay so."""
+        frozen = frozen_policies(self.bound.workflow, self.config.sharing)
+        return tuple(policy for policy in range(self.num_policies) if policy not in frozen)
+
+    @property
+    def learning_roles(self) -> tuple[str, ...]:
+        """Roles whose policies learn."""
+        learning = self.learning
+        return tuple(role for role, policy in zip(self.roles, self.policy_of_role, strict=True) if policy in learning)
+
     def sampler(self, adapters: Any, versions: tuple[int, ...]) -> Sampler:
         """A team of adapters that answers prompts."""
         team = TeamPolicy(Decoder(self.model.config), self.roles, self.policy_of_role)
@@ -110,6 +124,11 @@ class Trainer:
             temperature=config.temperature,
             top_k=config.top_k,
         )
+
+    def evaluate(self, state: FinetuneState) -> TextEvaluation:
+        """Held-out problems, each played once with the likeliest tokens."""
+        held_out = self.bound.task.held_out[: self.config.evaluation_problems]
+        return evaluate_text(self.sampler(state.adapters, state.version_vector), self.bound, held_out)
 
     def pack(self, texts: Sequence[Text], which: Iterable[int]) -> list[Packed]:
         """Micro-batches of samples."""
@@ -195,10 +214,10 @@ class Trainer:
         return Batch(samples, reward, old, base, advantage, ones, zeros, value, target)
 
     def _opinions(self, adapters: Any, samples: Sequence[TextSample]) -> tuple[list[Any], list[Any]]:
-        """What the policies say about their own samples, see `score`."""
-        log_prob: list[Any] = [None] * len(samples)
-        value: list[Any] = [None] * len(samples)
-        for policy in range(self.num_policies):
+        """What the policies say about their own samples, see `score`; those that do not learn are not asked."""
+        log_prob: list[Any] = [sample.log_prob for sample in samples]
+        value: list[Any] = [np.zeros(len(sample.completion), np.float32) for sample in samples]
+        for policy in self.learning:
             which = self.samples_of(samples, policy)
             adapter = jax.tree.map(lambda leaf, policy=policy: leaf[policy], adapters)
             found = self.score(adapter, self.pack(samples, which), len(samples))
