@@ -237,6 +237,17 @@ def scanned_params():
     return jax.tree.map(lambda leaf: jnp.asarray(random.normal(0.1, 0.4, leaf.shape), leaf.dtype), shapes["params"])
 
 
+def test_a_step_of_stacked_layers_copies_no_cache(scanned_params, prompt, key, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "other")
+    run = functools.partial(generate, Decoder(SCANNED), max_new_tokens=10, adapter=jnp.zeros(B, jnp.int32))
+    text = jax.jit(run).lower(scanned_params, prompt, LENGTH, key).compile().as_text()
+    # Of all slots, 2 layers and 2 heads of 6; the loop's lines come before those of the whole program.
+    loops = text[: text.index("ENTRY")]
+    lines = [line for line in loops.splitlines() if f"= f32[2,{B},2,16,6]" in line]
+    assert any("dynamic-update-slice" in line for line in lines)
+    assert not any(" copy(" in line for line in lines)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "other"])
 def test_completions_of_a_prompt_share_it(backend, scanned_params, prompt, key, monkeypatch):
     """In groups as with repeated prompts; with the layers one by one, and stacked."""
