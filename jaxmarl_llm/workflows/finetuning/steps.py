@@ -14,6 +14,7 @@ from jaxmarl_llm.workflows.finetuning.optimise import learned_from, optimise, ra
 from jaxmarl_llm.workflows.finetuning.replay import Example, draw, remember, with_examples
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState
 from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
+from jaxmarl_llm.workflows.text.coordination import instruction_metrics
 
 SECONDS = ("rollout", "credit", "gradient", "gate")
 
@@ -78,7 +79,7 @@ def update_all(
     episodes = trainer.play(state, problems, key_play)
     played = time.perf_counter()
     batch = trainer.assess(state, episodes)
-    metrics = episode_metrics(trainer.roles, episodes, batch.reward)
+    metrics = episode_metrics(trainer.roles, episodes, batch.reward) | instruction_metrics(trainer.bound, episodes)
     if config.replay_weight:
         examples = draw(memory, config.replay_messages, np.random.default_rng([config.seed, iteration]))
         batch = with_examples(batch, examples, config.replay_weight)

@@ -21,6 +21,7 @@ from jaxmarl_llm.workflows.finetuning.packs import Packed
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState
 from jaxmarl_llm.workflows.finetuning.steps import SECONDS, Iteration, split_problems
 from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
+from jaxmarl_llm.workflows.text.coordination import instruction_metrics
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes
 
 
@@ -119,6 +120,7 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
     stage = _play(trainer, state, problems, jax.random.fold_in(key_play, 0), seconds)
     first, log_ratio = stage, np.zeros(len(stage.episodes.outcome))
     metrics = episode_metrics(trainer.roles, stage.episodes, stage.batch.reward)
+    metrics |= instruction_metrics(trainer.bound, stage.episodes)
     by_policy: dict[str, np.ndarray] = {}
     learned: dict[str, Any] = {}
     tokens, episodes = stage.tokens, stage.played

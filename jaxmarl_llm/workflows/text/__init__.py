@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.text.bound import Reply as Reply
     from jaxmarl_llm.workflows.text.bound import TextWorkflow as TextWorkflow
     from jaxmarl_llm.workflows.text.bound import bind_text as bind_text
+    from jaxmarl_llm.workflows.text.coordination import instruction_report as instruction_report
     from jaxmarl_llm.workflows.text.evaluation import TextEvaluation as TextEvaluation
     from jaxmarl_llm.workflows.text.evaluation import episode_report as episode_report
     from jaxmarl_llm.workflows.text.evaluation import evaluate_text as evaluate_text
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "bound": ("Reply", "TextWorkflow", "bind_text"),
+    "coordination": ("instruction_report",),
     "evaluation": ("TextEvaluation", "episode_report", "evaluate_text"),
     "formats": ("RoleFormat", "load_formats", "show_formats"),
     "replies": ("Reading", "read_reply"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxmarl_llm.workflows.messages import CORRECT, Addressed, Verdict
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
+from jaxmarl_llm.workflows.text.coordination import instruction_report
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes, TextSample, play_text
 from jaxmarl_llm.workflows.text.sampler import AnySampler
 
@@ -89,7 +90,7 @@ def episode_report(bound: TextWorkflow, episodes: TextEpisodes) -> dict[str, Any
       `generation_failure` (none was): shares of episodes. `calls`, by name: `asked`, replies an episode; `idle`, the
       share of its turns and copies that were not asked; `format_ok`; `own_score`, None without one; `cut_off`, the
       share that came to no end; `tokens`, the mean length; where it addresses others, `instructions`, the mean number
-      of those who have a part.
+      of those who have a part; and of instructions what `instruction_report` has, under `instruction_...`.
       `verdict_confusion`, with an evaluator: numbers of verdicts by `says_correct` and `is_correct`.
       `prompt_tokens`, `new_tokens` and `seconds` of all.
     """
@@ -113,6 +114,8 @@ def episode_report(bound: TextWorkflow, episodes: TextEpisodes) -> dict[str, Any
         }
         if isinstance(call.writes, Addressed):
             calls[call.name]["instructions"] = _mean([len(sample.value or ()) for sample in samples])
+    for name, found in instruction_report(bound, episodes).items():
+        calls[name] |= {f"instruction_{one}": value for one, value in found.items()}
     report: dict[str, Any] = {
         "accuracy": float(np.mean(episodes.outcome)),
         "any_correct": float(np.mean(episodes.any_correct)),
