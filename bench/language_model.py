@@ -73,11 +73,11 @@ def prepare(settings):
 
         compiled, compile_s = compile_timed(sample, body, prompt, lengths, keys[2])
 
-        def execute(seed):
+        def run_sample(seed):
             drawn = compiled(body, prompt, lengths, jax.random.key(seed))
             return {"checksum": int(jnp.sum(drawn.tokens)) + float(jnp.sum(drawn.log_prob))}
 
-        count = batch * steps
+        program = Program(compile_s, batch * steps, run_sample)
     else:
         rank = settings["rank"]
         config = decoder_config(
@@ -102,13 +102,12 @@ def prepare(settings):
 
         compiled, compile_s = compile_timed(jax.value_and_grad(loss), adapters, body, tokens)
 
-        def execute(_):
+        def run_gradient(_):
             value, gradient = compiled(adapters, body, tokens)
             return {"checksum": float(value) + float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(gradient)))}
 
-        count = batch * length
-    program = Program(compile_s, count, execute)
-    return {"compile_s": compile_s, "steps": count, "machine": machine_report()}, program.run
+        program = Program(compile_s, batch * length, run_gradient)
+    return {"compile_s": compile_s, "steps": program.steps, "machine": machine_report()}, program.run
 
 
 def compare(work, peer, repeats):
