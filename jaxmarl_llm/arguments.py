@@ -71,7 +71,7 @@ def check_number(
       at_least, at_most: the range.
       above: `at_least` itself is too small.
     """
-    number = concrete(value)
+    number = np.asarray(None) if isinstance(value, list | tuple) else concrete(value)
     if number is None:
         return
     if number.ndim or not any(jnp.issubdtype(number.dtype, kind) for kind in (jnp.integer, jnp.floating)):

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxmarl_llm.arguments import shown
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.limits import LARGEST, LARGEST_FLOAT
+from jaxmarl_llm.limits import LARGEST, LARGEST_FLOAT, SMALLEST_FLOAT
 
 LARGEST_WIDTH = 2**16
 
@@ -118,6 +118,13 @@ def check_finite(learner: Any, *, signed: Iterable[str] = ()) -> None:
             raise UserError(f"{field.name} must be at most {LARGEST}{hint}, got {number}")
 
 
+def check_flags(learner: Any) -> None:
+    """Raises `UserError` where an attribute of the learner whose default is True or False is neither."""
+    for field in dataclasses.fields(learner):
+        if isinstance(field.default, bool) and not isinstance(getattr(learner, field.name), bool | np.bool_):
+            raise UserError(f"{field.name} must be true or false, got {shown(getattr(learner, field.name))}")
+
+
 def check_numbers(learner: Any, *names: str, above: float | None = None) -> None:
     """Raises `UserError` where an attribute is no number or not above `above`, or without it, not between 0 and 1.
 
@@ -129,8 +136,9 @@ def check_numbers(learner: Any, *names: str, above: float | None = None) -> None
             continue
         if above is None and not 0 <= number <= 1:
             raise UserError(f"{name} must lie between 0 and 1, got {number}")
-        if above is not None and not number > above:
-            raise UserError(f"{name} must be above {above:g}, got {number}")
+        vanishes = 0 < number < SMALLEST_FLOAT
+        if above is not None and (vanishes or not number > above):
+            raise UserError(f"{name} must be above {above:g}{' in 32 bits' if vanishes else ''}, got {number}")
 
 
 def _number(name: str, value: Any) -> int | float | None:

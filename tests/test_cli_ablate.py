@@ -38,6 +38,9 @@ def trained(monkeypatch):
         ("ablate --resume --out {folder}/nowhere", "no ablation in"),
         ("ablate quick --learner-args group=slot --out {folder}/run", "did you mean grouping"),
         ("ablate quick --pretraining-args skil=1 --out {folder}/run", "did you mean skill"),
+        ("ablate quick --pretraining-args decoder=small --out {folder}/run", "has an option of its own: --sizes"),
+        ("ablate quick --learner-args reward=own reward=outcome", "reward is given twice"),
+        ("ablate quick --learner-args body=", "expected name=value, got 'body='"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):

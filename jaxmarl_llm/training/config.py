@@ -41,8 +41,10 @@ def _parse_settings(arguments: Sequence[str]) -> dict[str, Any]:
     settings = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not (name and equals):
+        if not (name and equals and value):
             raise ValueError(f"expected name=value, got '{argument}'")
+        if name in settings:
+            raise ValueError(f"{name} is given twice: give it once")
         settings[name] = parse_scalar(value)
     return settings
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 from jax.flatten_util import ravel_pytree
@@ -16,10 +17,11 @@ from jaxmarl_llm import mesh
 from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
 from jaxmarl_llm.algorithms.schedules import SCHEDULES, anneal
 from jaxmarl_llm.algorithms.trust_region import adapt_penalty
-from jaxmarl_llm.arguments import concrete
+from jaxmarl_llm.arguments import check_number, concrete
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.llm import Score
-from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
+from jaxmarl_llm.settings import check_choices, check_counts, check_finite, check_flags, check_numbers
 from jaxmarl_llm.workflows import diagnostics
 from jaxmarl_llm.workflows.assessment import CREDITS, assess
 from jaxmarl_llm.workflows.body import BODIES, map_body, merge_base
@@ -188,9 +190,11 @@ class WorkflowLearner:
         check_counts(self, "num_problems", "group_size", "num_epochs", "num_minibatches")
         check_counts(self, "diagnostic_episodes", at_least=0)
         check_numbers(self, "clip_low", "own_weight", "gae_lambda", "coherence_strength", "coherence_floor")
-        check_numbers(self, "learning_rate", "max_grad_norm", "role_max_grad_norm", "temperature", above=0.0)
-        check_numbers(self, "total_updates", above=0.0)
+        check_numbers(self, "learning_rate", "adam_epsilon", "max_grad_norm", "role_max_grad_norm", above=0.0)
+        check_numbers(self, "temperature", "total_updates", above=0.0)
         check_numbers(self, "coherence_window", above=1.0)
+        check_flags(self)
+        check_finite(self.replace(kl_coefficient=0.0), signed=("value_clip",))  # pyright: ignore[reportAttributeAccessIssue]
         if self.num_problems * self.group_size % self.num_minibatches:
             raise UserError(
                 f"num_minibatches {self.num_minibatches} must divide the {self.num_problems * self.group_size} "
@@ -220,7 +224,13 @@ class WorkflowLearner:
         known = None if self.tied is None else concrete(self.tied)
         if known is not None and not ((known >= 0) & (known < num_policies)).all():
             raise UserError(f"tied must hold numbers from 0 to {num_policies - 1}, got {known.tolist()}")
-        shape = jnp.shape(self.kl_coefficient)
+        anchors = self.kl_coefficient
+        if not isinstance(anchors, list | tuple):
+            known = concrete(anchors)
+            anchors = () if known is None else np.ravel(known)
+        for anchor in anchors:
+            check_number("kl_coefficient", anchor, at_most=LARGEST_FLOAT)
+        shape = np.shape(self.kl_coefficient)
         if shape not in ((), (len(self.team.roles),)):
             raise UserError(f"kl_coefficient must be one number or one for each role, got shape {shape}")
 

@@ -18,9 +18,11 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from jaxmarl_llm import mesh
+from jaxmarl_llm.arguments import check_number
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.llm import Decoder, DecoderConfig, decoder_config, score
-from jaxmarl_llm.settings import check_counts, check_numbers
+from jaxmarl_llm.settings import check_counts, check_flags, check_numbers
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.training.program import QUICKER
 from jaxmarl_llm.workflows.bound import BoundWorkflow, bind, build_vocabulary
@@ -79,14 +81,15 @@ class Pretraining:
         check_counts(self, "warmup_steps", "seed", at_least=0)
         check_numbers(self, "skilled_share")
         check_numbers(self, "learning_rate", "max_grad_norm", above=0.0)
+        check_number("learning_rate", self.learning_rate, at_most=LARGEST_FLOAT)
+        check_flags(self)
         for bound in self.bounds:
             make_team(bound.workflow, Decoder(self.decoder)).check_fits(bound)
         skills = self.skill_of_role
         for role, skill in skills.items():
             if role not in self.roles:
                 raise unknown_name("role of the workflows", role, self.roles)
-            if not 0 <= skill <= 1:
-                raise UserError(f"the skill of role '{role}' must lie between 0 and 1, got {skill}")
+            check_number(f"the skill of role '{role}'", skill, at_most=1.0)
         missing = [role for role in self.roles if role not in skills]
         if missing:
             raise UserError(f"the skills miss the roles {', '.join(missing)}: give each one between 0 and 1")
@@ -138,7 +141,9 @@ def make_pretraining(
         changes = {"qk_norm": True, "value_head": True}
         decoder = decoder_config(decoder, len(vocabulary), max(lengths, default=1), **changes)
     if skill is not None:
-        settings["skill"] = tuple(sorted(skill.items())) if isinstance(skill, Mapping) else skill
+        settings["skill"] = (
+            tuple(sorted(skill.items(), key=lambda pair: str(pair[0]))) if isinstance(skill, Mapping) else skill
+        )
     return Pretraining(task=task, workflows=workflows, decoder=decoder, **settings)
 
 

@@ -127,6 +127,9 @@ def test_parts_are_kept(tmp_path):
         ("--resume", "add --out DIR"),
         ("--resume --out {folder}/nowhere", "no phase diagram"),
         ("--learning-rate 1", "--learning-rates"),
+        ("--pretraining-args skill=abc", "skill of role 'generator' must be a number, got 'abc'"),
+        ("--pretraining-args decoder=small", "decoder, which has an option of its own: --size"),
+        ("--pretraining-args seed=1 seed=2", "seed is given twice"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):

@@ -223,7 +223,12 @@ def test_bad_configurations():
     for settings, message in (
         ({"skill": {"generator": 0.5}}, "miss the roles aggregator"),
         ({"skill": {"generator": 0.5, "aggregatr": 0.5}}, "did you mean aggregator"),
-        ({"skill": 1.5}, "between 0 and 1, got 1.5"),
+        ({"skill": 1.5}, "between 0 and 1, and finite, got 1.5"),
+        ({"skill": "abc"}, "skill of role 'generator' must be a number, got 'abc'"),
+        ({"skill": float("nan")}, "must lie between 0 and 1, and finite, got nan"),
+        ({"skill": {"generator": 0.5, "aggregator": [2, [3]]}}, "must be a number, got "),
+        ({"constrained": "maybe"}, "constrained must be true or false, got 'maybe'"),
+        ({"learning_rate": float("inf")}, "learning_rate must lie between"),
         ({"num_step": 3}, "did you mean num_steps"),
         ({"num_steps": 0}, "num_steps must be"),
         ({"decoder": {"max_length": 5}}, "set max_length="),

@@ -200,6 +200,17 @@ def test_tiny_models_learn(key, credit):
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"tied": jnp.zeros(2, jnp.int32)}, "tied must have one number for each of the 1 policies"),
         ({"tied": jnp.ones(1, jnp.int32)}, "tied must hold numbers from 0 to 0"),
+        ({"normalize_by_copies": "maybe"}, "normalize_by_copies must be true or false, got 'maybe'"),
+        ({"adapt_kl": 2}, "adapt_kl must be true or false, got 2"),
+        ({"kl_coefficient": -1}, "kl_coefficient must lie between 0 and"),
+        ({"kl_coefficient": "much"}, "kl_coefficient must be a number"),
+        ({"kl_coefficient": [0.1, [2]]}, "kl_coefficient must be a number"),
+        ({"kl_coefficient": jnp.asarray([0.1, jnp.nan])}, "kl_coefficient must lie"),
+        ({"entropy_coefficient": float("inf")}, "entropy_coefficient must be finite and at least 0"),
+        ({"clip_high": -0.1}, "clip_high must be finite and at least 0"),
+        ({"warmup_updates": "10"}, "warmup_updates must be a number, got '10'"),
+        ({"adam_epsilon": 0.0}, "adam_epsilon must be above 0"),
+        ({"learning_rate": 1e-50}, "learning_rate must be above 0 in 32 bits, got 1e-50"),
         ({"num_problems": 0}, "num_problems must be a whole number of at least 1"),
     ],
 )
@@ -207,6 +218,16 @@ def test_bad_settings(settings, message):
     bound, team = tiny_team("voting", n=2)
     with pytest.raises(UserError, match=message):
         learner_of(bound, team, **settings).check()
+
+
+def test_every_number_and_flag_is_judged():
+    bound, team = tiny_team("voting", n=2)
+    learner = learner_of(bound, team)
+    for field in dataclasses.fields(learner):
+        if isinstance(field.default, bool | int | float):
+            with pytest.raises(UserError, match=field.name):
+                learner.replace(**{field.name: "maybe"}).check()
+    learner.replace(kl_coefficient=[0.1, 0.0], value_clip=-1.0, tied=None).check()
 
 
 def test_base_parameters(key):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
@@ -160,6 +160,26 @@ def check_whole_options(config: Any, *names: str) -> None:
         value, most = getattr(config, name), MAX_SEEDS if name == "num_seeds" else MAX_WHOLE
         if not 1 <= value <= most:
             raise UserError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, got {value}")
+
+
+def check_settings(option: str, given: Iterable[str], kind: type, owned: Mapping[str, str | None]) -> None:
+    """Refuses settings that are no fields of a class, or are decided by other options.
+
+    Args:
+      option: that they were given to.
+      given: their names.
+      kind: a dataclass.
+      owned: fields that are none of its settings, with the option that decides each, if one does.
+
+    Raises:
+      UserError: names the closest settings, or the other option.
+    """
+    known = [field.name for field in dataclasses.fields(kind) if field.name not in owned]
+    for name in given:
+        if owned.get(name):
+            raise UserError(f"{option} has {name}, which has an option of its own: {owned[name]}")
+        if name not in known:
+            raise unknown_name(f"setting of {option}", name, known)
 
 
 def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[Cell]:

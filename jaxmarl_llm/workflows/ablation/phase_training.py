@@ -9,6 +9,7 @@ import numpy as np
 from jaxmarl_llm import workflows
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
+from jaxmarl_llm.workflows.ablation.matrix import check_settings
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.pretraining import Pretraining
@@ -20,6 +21,8 @@ def make_learner(config: Phase, copies: int) -> tuple[WorkflowLearner, Pretraini
     Raises:
       UserError: a task, a size and a number of copies that do not go together, or a setting of the pretraining.
     """
+    owned = {"task": "--task", "workflows": "--copies", "decoder": "--size"}
+    check_settings("--pretraining-args", config.pretraining_args, Pretraining, owned)
     task = workflows.make_task(config.task, level=config.level)
     # One base policy for all numbers of copies, so that they differ in nothing else.
     teams = [workflows.make_workflow("voting", n=n) for n in config.copies]

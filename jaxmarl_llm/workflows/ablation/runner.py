@@ -10,12 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows import Pretraining, base_policy, make_pretraining, make_task, make_team, make_workflow
 from jaxmarl_llm.workflows.ablation.loop import OnProgress
-from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell
+from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell, check_settings
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.learner import WorkflowLearner
@@ -65,6 +64,8 @@ class CellRunner:
         on its neighbours.
         """
         config = self._config
+        owned = {"task": "--tasks", "workflows": "--workflows", "decoder": "--sizes"}
+        check_settings("--pretraining-args", config.pretraining_args, Pretraining, owned)
         workflows = [make_workflow(name, **config.workflow_settings(name)) for name in self._taught]
         task = make_task(cell.task, level=config.level)
         return make_pretraining(task, *workflows, decoder=cell.size, **config.pretraining_args)
@@ -77,14 +78,10 @@ class CellRunner:
         """
         config, pretraining = self._config, self.pretraining(cell)
         bound = pretraining.bounds[self._taught.index(cell.workflow)]
-        known = {field.name for field in dataclasses.fields(WorkflowLearner)} - {"bound", "team", "tied"}
-        for name in config.learner_args:
-            if name in _SETTINGS:
-                raise UserError(
-                    f"--learner-args has {name}, which has an option of its own: --{name.replace('_', '-')}"
-                )
-            if name not in known:
-                raise unknown_name("setting of the learner", name, known)
+        owned = {name: f"--{name.replace('_', '-')}" for name in _SETTINGS}
+        check_settings(
+            "--learner-args", config.learner_args, WorkflowLearner, owned | dict.fromkeys(("bound", "team", "tied"))
+        )
         settings = {name: getattr(config, name) for name in _SETTINGS} | config.learner_args
         settings.setdefault("total_updates", float(config.iterations))
         if _has_adapters(cell):
