@@ -36,6 +36,7 @@ def trained(monkeypatch):
         ("ablate quick --iteration 5", "did you mean --iterations"),
         ("ablate quick --resume", "add --out DIR"),
         ("ablate --resume --out {folder}/nowhere", "no ablation in"),
+        ("ablate quick --resume --out {folder}/typo", "typo, so nothing to resume: give the folder that"),
         ("ablate quick --learner-args group=slot --out {folder}/run", "did you mean grouping"),
         ("ablate quick --pretraining-args skil=1 --out {folder}/run", "did you mean skill"),
         ("ablate quick --pretraining-args decoder=small --out {folder}/run", "has an option of its own: --sizes"),

@@ -45,16 +45,19 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     preset = arguments[0] if arguments and not arguments[0].startswith("-") else None
     arguments = list(arguments[preset is not None :])
     out = option_value(arguments, "--out")
-    if "--resume" in arguments and out is None:
-        raise UserError("--resume needs the folder of the ablation: add --out DIR")
+    stored = None
+    if "--resume" in arguments:
+        if out is None:
+            raise UserError("--resume needs the folder of the ablation: add --out DIR")
+        from jaxmarl_llm.workflows.ablation.results import read_header
+
+        stored = read_header(Path(out))[0]
     if preset is not None:
         if preset not in PRESETS:
             raise unknown_name("ablation", preset, (*PRESETS, "phase"))
         base = PRESETS[preset]
-    elif "--resume" in arguments:
-        from jaxmarl_llm.workflows.ablation.results import read_header
-
-        base = read_header(Path(str(out)))[0]
+    elif stored is not None:
+        base = stored
     elif {"-h", "--help"} & set(arguments):
         base = Ablation()
     else:

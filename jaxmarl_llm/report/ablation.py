@@ -36,14 +36,16 @@ for all roles, and a low-rank adapter a role. In brackets: bootstrap intervals o
 """
 
 
-def write_report(folder: Path, config: Ablation, results: Sequence[CellResult], versions: dict[str, str]) -> dict:
+def write_report(
+    folder: Path, config: Ablation, results: Sequence[CellResult], versions: Sequence[dict[str, str]]
+) -> dict:
     """Writes the report of an ablation into its folder.
 
     Args:
       folder: of the ablation.
       config: its configuration.
       results: its cells, at least one.
-      versions: packages that it was made with.
+      versions: of packages, as `read_header` gives them.
 
     Returns:
       What `results.json` holds: `summarize`, and `findings`.
@@ -87,7 +89,7 @@ def to_html(summary: dict[str, Any], results: Sequence[CellResult]) -> str:
         "<h2>Configuration</h2>",
         _settings(summary["config"]),
         "<h2>Versions</h2>",
-        _settings(summary["versions"]),
+        _versions(summary),
     ]
     body = "\n".join(parts)
     return (
@@ -160,6 +162,15 @@ def _cost(cells: list[dict[str, Any]]) -> str:
 def _settings(settings: dict[str, Any]) -> str:
     rows = [[html.escape(name), html.escape(json.dumps(value).strip('"'))] for name, value in settings.items()]
     return _rows(["setting", "value"], rows, 2)
+
+
+def _versions(summary: dict[str, Any]) -> str:
+    """Those that the ablation was begun with; of those that it was resumed with, what differs."""
+    first, parts = summary["versions"], [_settings(summary["versions"])]
+    for later in summary["later_versions"]:
+        changed = {name: version for name, version in later.items() if version != first.get(name)}
+        parts += ["<p>Resumed with others, for the cells that were missing then:</p>", _settings(changed)]
+    return "\n".join(parts)
 
 
 def _image(figure: Figure, text: str) -> str:

@@ -42,23 +42,24 @@ def describe(values: np.ndarray) -> dict[str, Any]:
     return {name: rounded(number) for name, number in numbers.items()} | {"by_seed": [rounded(v) for v in values]}
 
 
-def summarize(config: Ablation, results: Sequence[CellResult], versions: dict[str, str]) -> dict[str, Any]:
+def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequence[dict[str, str]]) -> dict[str, Any]:
     """Everything that a report says, but for its sentences.
 
     Args:
       config: the ablation.
       results: its cells.
-      versions: packages.
+      versions: of the packages that it was begun with, and of others that it was resumed with.
 
     Returns:
-      For JSON: `config`, `versions`, `evaluation` (with `standard_error`, the most that the accuracy of one evaluation
+      For JSON: `config`, `versions`, `later_versions` (where it was resumed with others), `evaluation` (with `standard_error`, the most that the accuracy of one evaluation
       has from its finite number of problems), `cells`, `comparisons` (of ways of sharing, such as IP less SP, and of
       each cell with the single agent of its task and size, paired by seed) and `warnings`, how good early ones were.
     """
     cells = [summarize_cell(config, result) for result in results]
     return {
         "config": to_json(config),
-        "versions": versions,
+        "versions": versions[0],
+        "later_versions": list(versions[1:]),
         "evaluation": {
             "problems": config.eval_problems,
             "standard_error": rounded(0.5 / config.eval_problems**0.5),

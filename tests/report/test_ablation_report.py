@@ -16,7 +16,7 @@ from jaxmarl_llm.report.ablation_summary import describe, summarize
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells
 from jaxmarl_llm.workflows.ablation.matrix import WAYS
 
-VERSIONS = {"jaxmarl_llm": "0.1.0", "jax": "0.10.2"}
+VERSIONS = [{"jaxmarl_llm": "0.1.0", "jax": "0.10.2"}]
 
 
 def leaves(value):
@@ -150,8 +150,13 @@ def test_what_is_no_number():
 def test_control_alone(tmp_path):
     config = changed(SMALL, workflows=("single",), iterations=1, eval_every=3, num_seeds=1)
     results = [synthetic_cell(config, cell) for cell in ablation_cells(config)]
-    write_report(tmp_path, config, results, VERSIONS)
-    assert "Gradient mass" not in (tmp_path / "report.html").read_text()
+    summary = write_report(tmp_path, config, results, [*VERSIONS, VERSIONS[0] | {"jax": "0.11.0"}])
+    page = (tmp_path / "report.html").read_text()
+    assert "Gradient mass" not in page
+    assert summary["versions"]["jax"] == "0.10.2" and [later["jax"] for later in summary["later_versions"]] == [
+        "0.11.0"
+    ]
+    assert visible_text(page.partition("Resumed with others")[2]).split()[-2:] == ["jax", "0.11.0"]
 
 
 def test_a_third_way_of_sharing(tmp_path):

@@ -11,7 +11,7 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.loop import TrainingInterrupted
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells, load_cells, run_ablation
 from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, differences, from_json, to_json
-from jaxmarl_llm.workflows.ablation.results import load_cell, read_header, save_cell
+from jaxmarl_llm.workflows.ablation.results import load_cell, read_header, save_cell, write_header
 
 
 def test_cells_of_the_presets():
@@ -135,13 +135,49 @@ def test_other_folders_are_left_alone(tmp_path):
     cell = next((folder / "cells").glob("*.npz"))
     whole = cell.read_bytes()
     cell.write_bytes(whole[:-7])
-    refuse(config, folder, "is damaged: delete its .json")
+    refuse(config, folder, "is damaged, or of another version: delete its .json")
     cell.write_bytes(whole)
+    known = cell.with_suffix(".json").read_text()
     cell.with_suffix(".json").write_text("{")
     refuse(config, folder, "is damaged")
+    cell.with_suffix(".json").write_text(known)
+    for name, value in {"seeds": [0], "roles": ["generator"], "eval_iterations": [0, 30], "times": {}}.items():
+        cell.with_suffix(".json").write_text(json.dumps(json.loads(known) | {name: value}))
+        refuse(config, folder, "is damaged, or of another version: delete its .json")
+    cell.with_suffix(".json").write_text(known)
+    header = json.loads((folder / "ablation.json").read_text())
+    header["config"]["num_seeds"] = "zwei"
+    (folder / "ablation.json").write_text(json.dumps(header))
+    refuse(config, folder, "damaged, or of another version")
     (folder / "ablation.json").write_text('{"kind": "something"}')
     refuse(config, folder, "damaged, or of another version")
     assert cell.read_bytes() == whole
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused_before_training(tmp_path):
+    for name in ("cells", "tensorboard"):
+        write_header(tmp_path / name, SMALL, {})
+        (tmp_path / name / name).write_text("mine")
+        with pytest.raises(UserError, match=f"{name} is a file, where a folder belongs"):
+            run_ablation(
+                SMALL, tmp_path / name, lambda config, cells: pytest.fail("nothing is to be trained"), resume=True
+            )
+
+
+def test_cells_of_another_ablation_are_refused(tmp_path):
+    run_ablation(changed(seed=5), tmp_path / "other", synthetic_runner([]))
+    write_header(tmp_path / "out", SMALL, {})
+    (tmp_path / "other" / "cells").rename(tmp_path / "out" / "cells")
+    with pytest.raises(UserError, match="is of another ablation"):
+        run_ablation(SMALL, tmp_path / "out", synthetic_runner([]), resume=True)
+
+
+def test_versions_of_the_beginning_are_kept(tmp_path):
+    old, new = {"jax": "0.9"}, {"jax": "0.10"}
+    for versions in (old, new, old, new):
+        write_header(tmp_path, SMALL, versions)
+        assert read_header(tmp_path)[1][0] == old
+    assert read_header(tmp_path)[1] == [old, new]
 
 
 @pytest.mark.slow
@@ -159,6 +195,7 @@ def test_trains_a_matrix(tmp_path, monkeypatch):
         num_problems=4,
         group_size=2,
         eval_problems=8,
+        cliff_window=2,
         learner_args={"diagnostic_episodes": 4},
         pretraining_args={"num_steps": 20, "num_episodes": 8},
     )
@@ -184,7 +221,7 @@ def test_settings_are_checked_before_anything_is_built():
         with pytest.raises(UserError, match=message):
             make_runner(config, ablation_cells(config))
 
-    refuse("unknown setting of the learner 'group': did you mean grouping", learner_args={"group": "slot"})
+    refuse("unknown setting of --learner-args 'group': did you mean grouping", learner_args={"group": "slot"})
     refuse("an option of its own: --learning-rate", learner_args={"learning_rate": 1.0})
     refuse("unknown grouping 'slots': did you mean slot", learner_args={"grouping": "slots"})
     refuse("unknown setting of pretraining 'skil': did you mean skill", pretraining_args={"skil": 0.5})

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import lock_folder, unlock_folder
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, check_ablation, make_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
@@ -43,10 +44,14 @@ def load_cells(config: Ablation, folder: Path) -> dict[Cell, CellResult]:
     """The cells that are done.
 
     Raises:
-      UserError: one is damaged.
+      UserError: one is damaged, or has other seeds or evaluations.
     """
     found = {cell: load_cell(folder, cell) for cell in ablation_cells(config)}
-    return {cell: result for cell, result in found.items() if result is not None}
+    done = {cell: result for cell, result in found.items() if result is not None}
+    for cell, result in done.items():
+        if (result.seeds, result.eval_iterations) != (config.seeds, config.eval_iterations):
+            raise UserError(f"cell {cell.name} in {folder} is of another ablation: delete its .json to train it again")
+    return done
 
 
 def run_ablation(

@@ -2,14 +2,14 @@
 
 import contextlib
 import dataclasses
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
+from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder
+from jaxmarl_llm.workflows.ablation import sealed
 from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase
 
 _HEADER = "phase.json"
@@ -23,7 +23,7 @@ def read_phase(folder: Path) -> Phase:
       UserError: there is none.
     """
     try:
-        header = json.loads((folder / _HEADER).read_text())
+        header = sealed.read_sealed(folder / _HEADER)
         if header["kind"] != _KIND:
             raise ValueError
         config: dict[str, Any] = header["config"]
@@ -33,7 +33,8 @@ def read_phase(folder: Path) -> Phase:
         return Phase(**values)
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"no phase diagram of this version in {folder}: give the folder that `jaxmarl-llm ablate phase --out` wrote"
+            f"no phase diagram of this version in {folder}, so nothing to resume: give the folder that "
+            "`jaxmarl-llm ablate phase --out` wrote"
         ) from None
 
 
@@ -49,6 +50,7 @@ def check_phase_folder(folder: Path, config: Phase, resume: bool) -> None:
         raise UserError(f"folder {folder} holds another phase diagram: choose another --out")
     if not resume:
         raise UserError(f"folder {folder} holds this phase diagram already: add --resume to do what is missing of it")
+    sealed.check_subfolders(folder, "parts")
 
 
 def run_phase(
@@ -93,8 +95,7 @@ def run_phase(
     parts: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         stack.callback(unlock_folder, folder, lock_folder(folder))
-        header = {"kind": _KIND, "config": dataclasses.asdict(config), "versions": versions()}
-        write_whole(folder / _HEADER, json.dumps(header, indent=2) + "\n")
+        sealed.write_header(folder / _HEADER, {"kind": _KIND, "config": dataclasses.asdict(config)}, versions())
         (folder / "parts").mkdir(exist_ok=True)
         on_start()
         stop = stack.enter_context(StopSignal())
@@ -116,15 +117,17 @@ def run_phase(
                     )
 
             parts.append(train(config, copies, on_evaluation))
-            write_whole(path, json.dumps(parts[-1]) + "\n")
+            sealed.write_sealed(path, parts[-1])
     return parts
 
 
 def _read_part(path: Path) -> dict[str, Any]:
     try:
-        part = json.loads(path.read_text())
+        part = sealed.read_sealed(path)
         if str(part["copies"]) != path.stem or not part["lanes"]:
             raise ValueError
         return part
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged: delete it to train it again with --resume") from None
+        raise UserError(
+            f"{path} is damaged, or of another version: delete it to train it again with --resume"
+        ) from None

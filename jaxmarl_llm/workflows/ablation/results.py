@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import holds_earlier, write_whole
+from jaxmarl_llm.workflows.ablation import sealed
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, differences, from_json, to_json
 
 HEADER_FILE = "ablation.json"
@@ -56,8 +56,8 @@ def save_cell(folder: Path, result: CellResult) -> None:
     target.mkdir(parents=True, exist_ok=True)
     write_whole(target / f"{result.cell.name}.npz", content.getvalue())
     stored = {name: getattr(result, name) for name in ("roles", "seeds", "eval_iterations", "times")}
-    stored |= {"cell": dataclasses.asdict(result.cell), "sha256": hashlib.sha256(content.getvalue()).hexdigest()}
-    write_whole(target / f"{result.cell.name}.json", json.dumps(stored, indent=2) + "\n")
+    stored |= {"cell": dataclasses.asdict(result.cell), "curves": hashlib.sha256(content.getvalue()).hexdigest()}
+    sealed.write_sealed(target / f"{result.cell.name}.json", stored)
 
 
 def load_cell(folder: Path, cell: Cell) -> CellResult | None:
@@ -70,9 +70,9 @@ def load_cell(folder: Path, cell: Cell) -> CellResult | None:
     if not path.exists():
         return None
     try:
-        stored: dict[str, Any] = json.loads(path.read_text())
+        stored: dict[str, Any] = sealed.read_sealed(path)
         content = path.with_suffix(".npz").read_bytes()
-        if stored["cell"] != dataclasses.asdict(cell) or stored["sha256"] != hashlib.sha256(content).hexdigest():
+        if stored["cell"] != dataclasses.asdict(cell) or stored["curves"] != hashlib.sha256(content).hexdigest():
             raise ValueError
         with np.load(io.BytesIO(content)) as file:
             arrays = {name: file[name] for name in file.files}
@@ -85,8 +85,8 @@ def load_cell(folder: Path, cell: Cell) -> CellResult | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"cell {path.with_suffix('')} is damaged: delete its .json to train it again with --resume, or choose "
-            "another --out"
+            f"cell {path.with_suffix('')} is damaged, or of another version: delete its .json to train it again with "
+            "--resume, or choose another --out"
         ) from None
 
 
@@ -95,25 +95,29 @@ def _named(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_header(folder: Path, config: Ablation, versions: dict[str, str]) -> None:
-    """Writes `ablation.json`, which makes a folder that of an ablation."""
-    header = {"kind": _KIND, "config": to_json(config), "versions": versions}
-    write_whole(folder / HEADER_FILE, json.dumps(header, indent=2) + "\n")
+    """Writes `ablation.json`, which makes a folder that of an ablation; see `sealed.write_header`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sealed.write_header(folder / HEADER_FILE, {"kind": _KIND, "config": to_json(config)}, versions)
 
 
-def read_header(folder: Path) -> tuple[Ablation, dict[str, str]]:
-    """The configuration of the ablation in a folder, and the packages that it was begun or last resumed with.
+def read_header(folder: Path) -> tuple[Ablation, list[dict[str, str]]]:
+    """The configuration of the ablation in a folder, and the versions of the packages that it was begun with.
+
+    Behind these are those of other packages that it was resumed with.
 
     Raises:
       UserError: there is none, or its file is damaged.
     """
     path = folder / HEADER_FILE
     if not path.is_file():
-        raise UserError(f"no ablation in {folder}: give the folder that `jaxmarl-llm ablate --out` wrote")
+        raise UserError(
+            f"no ablation in {folder}, so nothing to resume: give the folder that `jaxmarl-llm ablate --out` wrote"
+        )
     try:
-        header = json.loads(path.read_text())
+        header = sealed.read_sealed(path)
         if header["kind"] != _KIND:
             raise ValueError
-        return from_json(header["config"]), dict(header["versions"])
+        return from_json(header["config"]), [header["versions"], *header["later_versions"]]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged, or of another version: choose another --out") from None
 
@@ -131,3 +135,4 @@ def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
         raise UserError(f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out")
     if not resume:
         raise UserError(f"folder {folder} holds this ablation already: add --resume to do what is missing of it")
+    sealed.check_subfolders(folder, CELL_FOLDER, "tensorboard")
