@@ -2,6 +2,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,13 +31,18 @@ SETTINGS = [
 ]
 
 
+def tiny(tokenizer, **changes):
+    """A random model that goes with a tokenizer."""
+    sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_length": 512, "num_layers": 2} | changes
+    return dataclasses.replace(make_model(sizes=sizes), tokenizer=tokenizer)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a tiny random model that can chat."""
     root = tmp_path_factory.mktemp("model")
     tokenizer = Tokenizer.from_folder(write_folder(root / "tokenizer"))
-    sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_length": 512, "num_layers": 2}
-    save_model(dataclasses.replace(make_model(sizes=sizes), tokenizer=tokenizer), root / "tiny")
+    save_model(tiny(tokenizer), root / "tiny")
     return root / "tiny"
 
 
@@ -204,6 +210,32 @@ def test_export(run, model, tmp_path, capsys):
     assert "exists already and is not empty" in capsys.readouterr().err
 
 
+def test_damaged_runs_take_one_line(run, model, tmp_path, capsys):
+    folder, _ = run
+    config = (folder / "config.yaml").read_text()
+
+    def refused(**changes):
+        copy = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(folder, copy)
+        for name, content in changes.items():
+            path = copy / name.replace("__", "/").replace("_yaml", ".yaml")
+            path.write_text(content)
+        assert main(["export", str(copy), "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and not (tmp_path / "out").exists()
+        return error
+
+    assert "config.yaml: unknown field 'optimiser'" in refused(config_yaml=config + "optimiser: adam\n")
+    assert "config.yaml is not valid YAML" in refused(config_yaml="model: [")
+    best = next(path.name for path in (folder / "best").iterdir())
+    assert "is damaged (config.yaml has" in refused(**{f"best__{best}__config_yaml": ""})
+    other = tmp_path / "other"
+    tokenizer = load_model(model).tokenizer
+    save_model(tiny(tokenizer, rope_base=300.0), other)
+    error = refused(config_yaml=config.replace(f"model: {model}", f"model: {other}"))
+    assert "another model than the run was trained on" in error
+
+
 def test_chat(run, model, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\n\nAnd 2?\n/exit\nunread\n"))
     assert main(["chat", str(model), "--max-new-tokens", "3"]) == 0
@@ -214,7 +246,7 @@ def test_chat(run, model, monkeypatch, capsys):
     assert piped.startswith(alone)
     for options in ([], ["--plain", "--role", "evaluator"]):
         assert main(["chat", str(run[0]), "--max-new-tokens", "3", "--message", "1 + 1", *options]) == 0
-        capsys.readouterr()
+    capsys.readouterr()
     assert main(["chat", str(run[0]), "--role", "judge"]) == 2
     assert "unknown role 'judge'" in capsys.readouterr().err
     assert main(["chat", str(model), "--message", "word " * 900]) == 2
