@@ -41,6 +41,17 @@ def trained(monkeypatch):
         ("ablate quick --pretraining-args skil=1 --out {folder}/run", "did you mean skill"),
         ("ablate quick --pretraining-args decoder=small --out {folder}/run", "has an option of its own: --sizes"),
         ("ablate quick --learner-args reward=own reward=outcome", "reward is given twice"),
+        ("ablate quick --copies 100000", "--copies must lie between 1 and 100, got 100000"),
+        ("ablate quick --level 1000", "--level must lie between 1 and 100, got 1000"),
+        ("ablate quick --eval-problems 10000000", "--eval-problems must lie between 1 and 10,000, got 10000000"),
+        ("ablate quick --eval-problems 9999 --level 1", "held-out problems, not 9999: ask for fewer"),
+        ("ablate quick --learning-rate 1e-50", "--learning-rate must be above 0 and finite in 32 bits, got 1e-50"),
+        (
+            "ablate quick --num-problems 10000000 --group-size 10000000",
+            "episodes (--num-problems x --group-size) takes",
+        ),
+        ("ablate quick --sizes medium --num-seeds 10000", "the training state of 10,000 x 2 policies takes about"),
+        ("ablate quick --cliff-window 11", "--cliff-window 11 is more than the 10 evaluations after the first"),
         ("ablate quick --learner-args body=", "expected name=value, got 'body='"),
     ],
 )

@@ -51,9 +51,10 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequenc
       versions: of the packages that it was begun with, and of others that it was resumed with.
 
     Returns:
-      For JSON: `config`, `versions`, `later_versions` (where it was resumed with others), `evaluation` (with `standard_error`, the most that the accuracy of one evaluation
-      has from its finite number of problems), `cells`, `comparisons` (of ways of sharing, such as IP less SP, and of
-      each cell with the single agent of its task and size, paired by seed) and `warnings`, how good early ones were.
+      For JSON: `config`, `versions`, `later_versions` (of resumptions with others), `evaluation` (with
+      `standard_error`, the most that the accuracy of one evaluation has from its finite number of problems), `cells`,
+      `comparisons` (of ways of sharing, such as IP less SP, and of each cell with the single agent of its task and
+      size, paired by seed) and `warnings`, how good early ones were.
     """
     cells = [summarize_cell(config, result) for result in results]
     return {
@@ -63,7 +64,7 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequenc
         "evaluation": {
             "problems": config.eval_problems,
             "standard_error": rounded(0.5 / config.eval_problems**0.5),
-            "window": min(config.cliff_window, len(config.eval_iterations)),
+            "window": config.cliff_window,
         },
         "cells": cells,
         "comparisons": [*_compare_sharing(cells), *_compare_with_single(cells)],
@@ -75,9 +76,9 @@ def summarize_cell(config: Ablation, result: CellResult) -> dict[str, Any]:
     """The numbers of one cell.
 
     Returns:
-      For JSON. `base` is the first evaluation; `peak`, the best mean over a window of evaluations, and `final`, that of
-      the last window; `drop` is peak less final, `gain` final less base. `peak_iteration` is by seed, the end of the
-      best window.
+      For JSON. `base` is the first evaluation; `peak`, the best mean over a window of evaluations, the first among
+      them, and `final`, that of the last window, to which the first never belongs; `drop` is peak less final, `gain`
+      final less base. `peak_iteration` is by seed, the end of the best window.
     """
     report = find_cliffs(result.accuracy, window=config.cliff_window, min_drop=config.cliff_drop)
     base = result.accuracy[0]
@@ -101,7 +102,7 @@ def summarize_cell(config: Ablation, result: CellResult) -> dict[str, Any]:
         "diverged": int((~finite.all(0)).sum()),
         "outcomes": {
             "base": _outcomes(result, slice(0, 1)),
-            "final": _outcomes(result, slice(-min(config.cliff_window, len(result.accuracy)), None)),
+            "final": _outcomes(result, slice(-config.cliff_window, None)),
         },
         "roles": {role: _describe_role(result, index) for index, role in enumerate(result.roles)},
         "role_cosine": _cosines(result),

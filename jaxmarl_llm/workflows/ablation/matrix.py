@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.limits import LARGEST_FLOAT
+from jaxmarl_llm.errors import UserError, plural, unknown_name
+from jaxmarl_llm.limits import LARGEST_FLOAT, SMALLEST_FLOAT
 from jaxmarl_llm.training.config import Settings
 
 STUDY = ("voting", "eval_opt", "orch_workers", "single")
@@ -99,7 +99,9 @@ PRESETS = {
 }
 
 
-MAX_SEEDS, MAX_WHOLE = 10_000, 10_000_000
+MAX_WHOLE = 10_000_000
+# Of what is built one by one: more could not be learned, but would take minutes to refuse.
+MOST = {"num_seeds": 10_000, "level": 100, "copies": 100, "rounds": 100, "eval_problems": 10_000}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +127,8 @@ def check_ablation(config: Ablation) -> None:
     """Refuses what cannot be an ablation, before anything is built.
 
     Raises:
-      UserError: an unknown name, one that is given twice or none at all; a number out of range.
+      UserError: an unknown name, one that is given twice or none at all; a number out of range; fewer evaluations than
+        are averaged.
     """
     from jaxmarl_llm.llm.config import PRESETS as SIZES
     from jaxmarl_llm.workflows import task_names, workflow_names
@@ -138,14 +141,13 @@ def check_ablation(config: Ablation) -> None:
         for name in given:
             if name not in names:
                 raise unknown_name(option.removesuffix("s"), name, names)
-            if given.count(name) > 1:
-                raise UserError(f"--{option} has '{name}' twice: give it once")
+        check_names(f"--{option}", given)
     whole = ("num_seeds", "level", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")
     check_whole_options(config, *whole, "eval_problems", "cliff_window")
     if not 0 <= config.seed < 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and {2**32 - config.num_seeds - 1}, got {config.seed}")
-    if not 0 < config.learning_rate <= LARGEST_FLOAT:
-        raise UserError(f"--learning-rate must be above 0 and finite in 32 bits, got {config.learning_rate}")
+    check_rates("--learning-rate", [config.learning_rate])
+    check_window("--cliff-window", config.cliff_window, len(config.eval_iterations) - 1)
     if "adapters" in config.sharing and "body" in config.learner_args:
         raise UserError(
             "--sharing adapters learns the body jointly: leave body out of --learner-args, or adapters out of --sharing"
@@ -157,9 +159,35 @@ def check_ablation(config: Ablation) -> None:
 def check_whole_options(config: Any, *names: str) -> None:
     """Raises `UserError` where a whole number of a configuration is below 1 or more than any machine could do."""
     for name in names:
-        value, most = getattr(config, name), MAX_SEEDS if name == "num_seeds" else MAX_WHOLE
-        if not 1 <= value <= most:
-            raise UserError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, got {value}")
+        given, most = getattr(config, name), MOST.get(name, MAX_WHOLE)
+        for value in given if isinstance(given, tuple) else (given,):
+            if not 1 <= value <= most:
+                raise UserError(f"--{name.replace('_', '-')} must lie between 1 and {most:,}, got {value}")
+
+
+def check_rates(option: str, rates: Iterable[float]) -> None:
+    """Raises `UserError` where a step size is no number of 32 bits above 0."""
+    for rate in rates:
+        if not SMALLEST_FLOAT <= rate <= LARGEST_FLOAT:
+            raise UserError(f"{option} must be above 0 and finite in 32 bits, got {rate}")
+
+
+def check_window(option: str, window: int, evaluations: int) -> None:
+    """Raises `UserError` where fewer evaluations follow that of the base policy than a window averages."""
+    if window > evaluations:
+        raise UserError(
+            f"{option} {window} is more than the {plural(evaluations, 'evaluation')} after the first: set it to at "
+            "most that, or evaluate more often with --eval-every"
+        )
+
+
+def check_names(option: str, given: Sequence[Any]) -> None:
+    """Raises `UserError` where a list is empty, or has something twice."""
+    if not given:
+        raise UserError(f"{option} needs at least one value")
+    for value in given:
+        if given.count(value) > 1:
+            raise UserError(f"{option} has '{value}' twice: give it once")
 
 
 def check_settings(option: str, given: Iterable[str], kind: type, owned: Mapping[str, str | None]) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.training.config import Settings
-from jaxmarl_llm.workflows.ablation.matrix import SHARING, check_whole_options
+from jaxmarl_llm.workflows.ablation.matrix import SHARING, check_names, check_rates, check_whole_options, check_window
 
 # What differs from training without a remedy: a step for each copy of a role, and nothing that holds it back. Float
 # fields of the learner and `most` of `RollBack` differ within a program, the others make one of their own.
@@ -96,27 +95,17 @@ def check_phase(config: Phase) -> None:
             if name not in names:
                 raise unknown_name(kind, name, names)
     for option in ("copies", "learning_rates", "sharing", "remedies"):
-        values = getattr(config, option)
-        if not values or len(set(values)) != len(values):
-            raise UserError(f"--{option.replace('_', '-')} needs at least one value, and none twice")
+        check_names(f"--{option.replace('_', '-')}", getattr(config, option))
     whole = ("num_seeds", "level", "iterations", "num_problems", "group_size", "eval_every", "eval_problems", "window")
-    check_whole_options(config, *whole)
-    if min(config.copies) < 1:
-        raise UserError(f"--copies must be at least 1, got {min(config.copies)}")
-    for rate in config.learning_rates:
-        if not 0 < rate <= LARGEST_FLOAT:
-            raise UserError(f"--learning-rates must be above 0 and finite in 32 bits, got {rate}")
+    check_whole_options(config, *whole, "copies")
+    check_rates("--learning-rates", config.learning_rates)
     if not 0 <= config.seed <= 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, as must the last seed, got {config.seed}")
     if config.group_size < 2:
         raise UserError(f"--group-size must be at least 2, got {config.group_size}")
     if config.iterations % config.eval_every:
         raise UserError(f"--eval-every {config.eval_every} must divide --iterations {config.iterations}")
-    if config.window > config.iterations // config.eval_every:
-        raise UserError(
-            f"--window {config.window} is more than the {config.iterations // config.eval_every} evaluations after the "
-            "first"
-        )
+    check_window("--window", config.window, config.iterations // config.eval_every)
     if not 0 < config.margin < 1:
         raise UserError(f"--margin must lie between 0 and 1, got {config.margin}")
 

@@ -90,7 +90,8 @@ def run_phase(
 
         train = train_copies
         for copies in config.copies:
-            make_learner(config, copies)
+            learner, _ = make_learner(config, copies)
+        learner.bound.task.held_out(config.eval_problems)
     check_phase_folder(folder, config, resume)
     parts: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:

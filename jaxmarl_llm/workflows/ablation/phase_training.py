@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxmarl_llm import workflows
@@ -11,6 +12,7 @@ from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.matrix import check_settings
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
+from jaxmarl_llm.workflows.ablation.sizes import check_sizes
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.pretraining import Pretraining
 
@@ -39,6 +41,8 @@ def make_learner(config: Phase, copies: int) -> tuple[WorkflowLearner, Pretraini
         diagnostic_episodes=0,
     )
     learner.check()
+    lanes = sum(len(lanes) for _, lanes in programs_of(config, copies))
+    check_sizes(learner, runs=-(-lanes // jax.local_device_count()), eval_problems=config.eval_problems)
     return learner, pretraining
 
 

@@ -17,8 +17,10 @@ from jaxmarl_llm.workflows.ablation.loop import OnProgress
 from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell, check_settings
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
+from jaxmarl_llm.workflows.ablation.sizes import check_sizes
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.policies import sharing
+from jaxmarl_llm.workflows.tasks.base import Problem, Task
 
 # Fields of `Ablation` that are settings of the learner under the same name.
 _SETTINGS = ("num_problems", "group_size", "learning_rate")
@@ -29,11 +31,17 @@ def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
     """A runner, after a look at all cells that it is to train.
 
     Raises:
-      UserError: a cell cannot be trained: a wrong setting, or workflow, task and size that do not go together.
+      UserError: a cell cannot be trained: a wrong setting, workflow, task and size that do not go together, more than
+        the memory holds, or too few held-out problems.
     """
     runner = CellRunner(config, cells)
     for cell in cells:
-        runner.learner(cell).check()
+        learner = runner.learner(cell)
+        learner.check()
+        check_sizes(
+            learner, runs=config.num_seeds, eval_problems=config.eval_problems, num_devices=jax.local_device_count()
+        )
+        runner.held_out(learner.bound.task)
     return runner
 
 
@@ -54,6 +62,7 @@ class CellRunner:
             self._first.setdefault(_program_key(cell), cell)
         self._compiler = concurrent.futures.ThreadPoolExecutor(1)
         self._taught = tuple(dict.fromkeys((*STUDY, *config.workflows)))
+        self._held_out: dict[Task, Problem] = {}
         self._bases: dict[tuple[str, str], Any] = {}
         self._programs: dict[_ProgramKey, concurrent.futures.Future[CellProgram]] = {}
 
@@ -112,6 +121,16 @@ class CellRunner:
             on_progress("pretraining", 1.0, math.nan)
         return self._bases[key]
 
+    def held_out(self, task: Task) -> Problem:
+        """The problems of all evaluations on a task.
+
+        Raises:
+          UserError: there are not that many.
+        """
+        if task not in self._held_out:
+            self._held_out[task] = task.held_out(self._config.eval_problems)
+        return self._held_out[task]
+
     def compile(self, cell: Cell) -> CellProgram:
         """The functions of a cell, which are those of its neighbours with other sharing."""
         config, learner = self._config, self.learner(cell)
@@ -119,7 +138,7 @@ class CellRunner:
             learner,
             place(0, math.gcd(learner.env_groups, config.eval_problems)),
             np.asarray(config.seeds, np.uint32),
-            learner.bound.task.held_out(config.eval_problems),
+            self.held_out(learner.bound.task),
             greedy=config.eval_greedy,
         )
 

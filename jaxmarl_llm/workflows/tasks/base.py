@@ -194,7 +194,7 @@ class Task(abc.ABC):
             for row in np.flatnonzero(kept):
                 found.setdefault(identity[row].tobytes(), jax.tree.map(lambda leaf, row=row: leaf[row], problems))
             if len(found) >= n:
-                return jax.tree.map(lambda *leaves: jnp.stack(leaves), *list(found.values())[:n])
+                return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *list(found.values())[:n])
             idle = idle + 1 if len(found) == before else 0
             if idle == 8:
                 break

@@ -1,0 +1,34 @@
+"""Refuses what no memory could hold, from its definition alone."""
+
+from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory
+from jaxmarl_llm.workflows.learner import WorkflowLearner
+
+# Parameters, those of the base policy, two moments and a gradient, in 32 bits.
+_BYTES = 5 * 4
+
+
+def check_sizes(learner: WorkflowLearner, *, runs: int, eval_problems: int, num_devices: int = 1) -> None:
+    """Refuses a learner whose runs do not fit into memory.
+
+    Args:
+      learner: of one run.
+      runs: that are trained side by side.
+      eval_problems: held-out problems of an evaluation, each played once.
+      num_devices: that share the episodes.
+
+    Raises:
+      UserError: what takes how much, and how much there is.
+    """
+    bound, config = learner.bound, learner.team.decoder.config
+    size = _BYTES * runs * learner.team.num_policies * config.num_parameters
+    state = MemoryEstimate(weights=size, cache=0, logits=0, activations=0)
+    check_fits(state, f"the training state of {runs:,} x {learner.team.num_policies} policies")
+    played = {"--num-problems x --group-size": learner.num_problems * learner.group_size}
+    for option, episodes in (played | {"--eval-problems": eval_problems}).items():
+        for call in bound.workflow.calls:
+            lengths = bound.prompt_length(call), bound.max_new_tokens(call)
+            check_fits(
+                generation_memory(config, episodes * call.copies, *lengths),
+                f"call '{call.name}' of workflow '{bound.workflow.name}' in {episodes:,} episodes ({option})",
+                num_devices=num_devices,
+            )
