@@ -102,8 +102,11 @@ def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capfd):
 
     monkeypatch.setattr("jaxmarl_llm.workflows.ablation.runner.make_runner", make_runner)
     assert main([*ARGUMENTS, "--out", str(tmp_path / "out")]) == 130
-    error = capfd.readouterr().err
-    assert error.count("\n") == 1 and f"jaxmarl-llm ablate --resume --out {tmp_path / 'out'}" in error
+    notice, error = capfd.readouterr().err.splitlines()
+    assert (
+        notice == "stopping after this step; Ctrl-C again stops at once"
+        and f"jaxmarl-llm ablate --resume --out {tmp_path / 'out'}" in error
+    )
     # The program does not wait for what is compiled in the background.
     left = []
     monkeypatch.setattr(os, "_exit", left.append)

@@ -1,17 +1,25 @@
 """Ctrl-C and termination, turned into a request that the loop answers between two updates."""
 
+import contextlib
 import signal
+import sys
 import threading
+
+STOPPING = "stopping after this step; Ctrl-C again stops at once"
 
 
 class StopSignal:
     """Turns the first SIGINT or SIGTERM into a flag; the second acts as it always does.
 
+    Args:
+      notice: one line, printed when the first comes.
+
     Attributes:
       number: the signal that came, or None.
     """
 
-    def __init__(self):
+    def __init__(self, notice: str = ""):
+        self._notice = notice
         self.number: int | None = None
         self._old = {}
 
@@ -29,6 +37,10 @@ class StopSignal:
         del frame
         self.number = number
         self._restore()
+        if self._notice:
+            # The signal may have come while this very stream was written to.
+            with contextlib.suppress(RuntimeError):
+                print(self._notice, file=sys.stderr, flush=True)
 
     def _restore(self):
         for number, handler in self._old.items():

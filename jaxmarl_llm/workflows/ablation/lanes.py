@@ -3,7 +3,6 @@
 Axes: W lanes, I updates, K evaluations, R roles.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxmarl_llm.training.program import QUICKER, evaluation_key, over_seeds
+from jaxmarl_llm.workflows.ablation.background import in_background
 from jaxmarl_llm.workflows.roll_back import RollBack, RollBackState
 from jaxmarl_llm.workflows.tasks.base import Problem
 
@@ -118,14 +118,7 @@ def run_lanes(
         specs = (whole, *[split] * len(of_lanes))
         spread = jax.shard_map(of_all, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
         lowered = jax.jit(spread, donate_argnums=range(2, len(specs))).lower(one_for_all, *of_lanes)
-        # In a thread: a signal to this one is answered only between two lines of Python.
-        compiler = concurrent.futures.ThreadPoolExecutor(1)
-        job = compiler.submit(lowered.compile, _ON_CPU if on_cpu else {})
-        compiler.shutdown(wait=False)
-        while not job.done():
-            concurrent.futures.wait([job], timeout=1.0)
-            on_wait()
-        return job.result()
+        return in_background(lambda: lowered.compile(_ON_CPU if on_cpu else {}), on_wait)
 
     def number_of(evaluation: int) -> jax.Array:
         return jax.device_put(jnp.asarray(evaluation, jnp.uint32), NamedSharding(mesh, whole))

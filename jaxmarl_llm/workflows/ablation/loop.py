@@ -80,7 +80,7 @@ def run_ablation(
       UserError: bad input, or a folder that holds something else; nothing was written.
       TrainingInterrupted: a signal stopped it; the cells that were done are saved.
     """
-    from jaxmarl_llm.training.interruption import StopSignal
+    from jaxmarl_llm.training.interruption import STOPPING, StopSignal
     from jaxmarl_llm.training.loop import TrainingInterrupted
     from jaxmarl_llm.training.runs import versions
 
@@ -96,7 +96,7 @@ def run_ablation(
         stack.callback(watcher.stop)
         write_header(folder, config, versions())
         watcher.start(cells, missing)
-        stop = stack.enter_context(StopSignal())
+        stop = stack.enter_context(StopSignal(STOPPING))
 
         def check_stop():
             if stop.number is not None:

@@ -80,7 +80,7 @@ def run_phase(
       UserError: bad input, or a folder that holds something else; nothing was written.
       TrainingInterrupted: a signal stopped it; the parts that were done are saved.
     """
-    from jaxmarl_llm.training.interruption import StopSignal
+    from jaxmarl_llm.training.interruption import STOPPING, StopSignal
     from jaxmarl_llm.training.loop import TrainingInterrupted
     from jaxmarl_llm.training.runs import versions
 
@@ -99,7 +99,7 @@ def run_phase(
         sealed.write_header(folder / _HEADER, {"kind": _KIND, "config": dataclasses.asdict(config)}, versions())
         (folder / "parts").mkdir(exist_ok=True)
         on_start()
-        stop = stack.enter_context(StopSignal())
+        stop = stack.enter_context(StopSignal(STOPPING))
         for copies in config.copies:
             path = folder / "parts" / f"{copies}.json"
             if path.exists():

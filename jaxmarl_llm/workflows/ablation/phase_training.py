@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxmarl_llm import workflows
 from jaxmarl_llm.llm import Decoder
+from jaxmarl_llm.workflows.ablation.background import in_background
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.matrix import check_settings
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
@@ -64,7 +65,7 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
     """
     learner, pretraining = make_learner(config, copies)
     bound = learner.bound
-    base_params = workflows.base_policy(pretraining, on_metrics=lambda metrics: on_evaluation(0.0, math.nan))
+    base_params = in_background(lambda: workflows.base_policy(pretraining), lambda: on_evaluation(0.0, math.nan))
     problems = bound.task.held_out(config.eval_problems)
     programs = programs_of(config, copies)
     num_lanes = sum(len(lanes) for _, lanes in programs)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows import Pretraining, base_policy, make_pretraining, make_task, make_team, make_workflow
+from jaxmarl_llm.workflows.ablation.background import in_background, wait_for
 from jaxmarl_llm.workflows.ablation.loop import OnProgress
 from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell, check_settings
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
@@ -107,17 +108,16 @@ class CellRunner:
         if key not in self._bases:
             pretraining = self.pretraining(cell)
 
-            waits = True
+            steps: list[float] = []
 
-            def on_metrics(metrics):
-                nonlocal waits
-                if waits:
-                    on_progress("preparing", 1.0, math.nan)
-                waits = False
-                on_progress("pretraining", metrics["step"] / pretraining.num_steps, math.nan)
+            def on_wait():
+                phase, share = ("pretraining", steps[-1] / pretraining.num_steps) if steps else ("preparing", 0.0)
+                on_progress(phase, share, math.nan)
 
             on_progress("preparing", 0.0, math.nan)
-            self._bases[key] = base_policy(pretraining, on_metrics=on_metrics)
+            self._bases[key] = in_background(
+                lambda: base_policy(pretraining, on_metrics=lambda metrics: steps.append(metrics["step"])), on_wait
+            )
             on_progress("pretraining", 1.0, math.nan)
         return self._bases[key]
 
@@ -161,10 +161,7 @@ class CellRunner:
         base_params = self.base_params(cell, on_progress)
         compiling = self._programs[key]
         on_progress("compiling", float(compiling.done()), math.nan)
-        while not compiling.done():
-            concurrent.futures.wait([compiling], timeout=1.0)
-            on_progress("compiling", float(compiling.done()), math.nan)
-        program = compiling.result()
+        program = wait_for(compiling, lambda: on_progress("compiling", float(compiling.done()), math.nan))
         self._start_compiling(number + 1)
         for earlier in list(self._first)[:number]:
             self._programs.pop(earlier, None)
