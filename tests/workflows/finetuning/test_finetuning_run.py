@@ -1,0 +1,229 @@
+"""Runs: their folder, resuming, replay, warm starts; and the best that can be reached is reached."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from workflows.finetuning.toy_finetuning import toy_trainer
+from workflows.finetuning.toy_play import random_trainer
+
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.training import checkpoints
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
+from jaxmarl_llm.workflows.finetuning.imitation import imitate, transcript_examples
+from jaxmarl_llm.workflows.finetuning.replay import Example, draw, remember
+from jaxmarl_llm.workflows.finetuning.run import Watcher, finetune, iterate, load_finetuned
+from jaxmarl_llm.workflows.finetuning.state import init_state
+from jaxmarl_llm.workflows.finetuning.swap import swap_agent
+from jaxmarl_llm.workflows.text import EpisodeRecord, StepRecord
+
+REPLAY = {"trust_region": "grpo", "replay_capacity": 7, "replay_weight": 0.5, "replay_messages": 3}
+
+
+class Stop(Watcher):
+    """Ends a run as a kill would: nothing more is written."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def advance(self, iteration, metrics):
+        if iteration == self.iteration:
+            raise KeyboardInterrupt
+
+
+def run(folder, trainer, **settings):
+    return finetune(trainer.config, folder, trainer=trainer, **settings)
+
+
+def stored(state):
+    return jax.tree.leaves(checkpoints.to_storage(state))
+
+
+@pytest.mark.parametrize("settings", [{"sharing": "isolated", "radius": 0.1}, REPLAY])
+def test_a_run_that_was_killed_goes_on_bit_by_bit(settings, tmp_path):
+    trainer = random_trainer(iterations=4, **settings)
+    whole = run(tmp_path / "whole", trainer)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", trainer, watcher=Stop(3))
+    assert checkpoints.updates(tmp_path / "cut" / "checkpoints") == [1, 2]
+    cut = run(tmp_path / "cut", trainer, resume=True)
+    for one, other in zip(stored(whole.state), stored(cut.state), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert whole.evaluations == cut.evaluations
+    lines = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (whole.folder, cut.folder)
+    ]
+    untimed = [
+        [
+            {name: value for name, value in line.items() if "second" not in name and name != "tokens_per_s"}
+            for line in of
+        ]
+        for of in lines
+    ]
+    assert untimed[0] == untimed[1]
+    assert [line["update"] for line in lines[0] if line["kind"] == "train"] == [1, 2, 3, 4]
+    assert load_finetune_config(whole.folder / "config.yaml") == trainer.config
+    summary = json.loads((whole.folder / "summary.json").read_text())
+    assert summary["iterations"] == 4 and summary["base"]["accuracy"] == 0.0
+    _, best = load_finetuned(whole.folder, "best", trainer)
+    assert int(best.iteration) == summary["best"]["iteration"] > 0
+
+
+def test_a_folder_of_another_run_is_left_alone(tmp_path):
+    trainer = random_trainer(iterations=1, trust_region="grpo")
+    run(tmp_path, trainer)
+    with pytest.raises(UserError, match="resume it"):
+        run(tmp_path, trainer)
+    other = dataclasses.replace(trainer, config=dataclasses.replace(trainer.config, learning_rate=0.5))
+    with pytest.raises(UserError, match=r"learning_rate: 0\.02 -> 0\.5"):
+        run(tmp_path, other, resume=True)
+
+
+def test_configurations_are_read_back_and_wrong_ones_named(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("learning_rate: 1e-3\nsharing: {solver: 0, finisher: 0}\nlora_targets: [query]\nradius: 1\n")
+    config = load_finetune_config(path)
+    assert config == FinetuneConfig(
+        learning_rate=1e-3, sharing={"solver": 0, "finisher": 0}, lora_targets=("query",), radius=1.0
+    )
+    for text, message in [
+        ("radios: 1", "did you mean radius"),
+        ("radius: much", "radius must be a number"),
+        ("group_size: many", "group_size cannot be 'many'"),
+        ("- 1", "field: value"),
+        ("a: [", "not valid YAML"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            load_finetune_config(path)
+    with pytest.raises(UserError, match="cannot read"):
+        load_finetune_config(tmp_path / "none.yaml")
+
+
+def test_only_what_not_every_episode_solved_is_kept(key):
+    trainer = random_trainer(**REPLAY)
+    episodes = trainer.play(init_state(trainer.config, trainer.model), trainer.bound.task.train[:3], key)
+    outcome = np.asarray([1] * 5 + [1, 0, 0, 0, 0] + [0, 1, 1, 1, 1], np.float32)
+    episodes = dataclasses.replace(episodes, outcome=outcome)
+    kept = remember([], episodes, 7)
+    np.testing.assert_allclose([example.priority for example in kept], [0.8] * 2 + [0.2] * 5, atol=1e-6)
+    assert remember(kept, episodes, 7)[:2] != kept[:2]
+    random = np.random.default_rng(0)
+    drawn = [draw(kept, 3, random) for _ in range(300)]
+    assert all(len({id(one) for one in of}) == 3 for of in drawn)
+    assert np.mean([kept[0] in of for of in drawn]) > 1.5 * np.mean([kept[6] in of for of in drawn])
+    assert draw([], 3, random) == []
+    restored = Example.from_json(json.loads(json.dumps(kept[0].to_json())))
+    assert restored.role == kept[0].role and restored.priority == kept[0].priority
+    np.testing.assert_array_equal(restored.prompt, kept[0].prompt)
+
+
+def test_transcripts_are_imitated_by_the_policies_that_they_are_of():
+    trainer = random_trainer(trust_region="grpo", sharing="isolated")
+    state = init_state(trainer.config, trainer.model)
+    steps = tuple(
+        StepRecord("solver", ({"role": "user", "content": f"{digit}#"},), reply)
+        for digit, reply in (("0", "1"), ("1", "2"), ("2", "3"))
+    )
+    examples = transcript_examples(trainer, [EpisodeRecord(steps)])
+    learned, losses = imitate(trainer, state, examples, 25, messages=3)
+    assert losses[-1] < 0.2 * losses[0]
+    assert learned.version_vector == (1, 0)
+    for old, new in zip(jax.tree.leaves(state.adapters), jax.tree.leaves(learned.adapters), strict=True):
+        np.testing.assert_array_equal(old[1], new[1])
+    with pytest.raises(UserError, match="unknown role"):
+        transcript_examples(trainer, [EpisodeRecord((dataclasses.replace(steps[0], role="solvers"),))])
+
+
+def test_a_critic_learns_beside_its_policy():
+    trainer = random_trainer(trust_region="ppo", sharing="isolated", entropy_coefficient=0.01)
+    first = state = init_state(trainer.config, trainer.model)
+    losses = []
+    for _ in range(6):
+        # The same episodes every time.
+        done = iterate(trainer, dataclasses.replace(state, key=first.key, iteration=first.iteration))
+        state = done.state
+        losses.append(done.metrics["value_loss"].mean())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+SETTINGS = {
+    "grpo": {"trust_region": "grpo", "learning_rate": 0.02},
+    "ppo": {"trust_region": "ppo", "learning_rate": 0.02, "epochs": 2},
+    "teamtr": {"trust_region": "teamtr", "learning_rate": 0.05, "radius": 0.3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["shared", "isolated"])
+@pytest.mark.parametrize("algorithm", list(SETTINGS))
+def test_the_relay_is_learned(algorithm, sharing):
+    trainer = toy_trainer(
+        sharing=sharing, num_problems=4, group_size=16, pack_tokens=512, reward="own", **SETTINGS[algorithm]
+    )
+    state = init_state(trainer.config, trainer.model)
+    before = trainer.evaluate(state).accuracy
+    for _ in range(60):
+        done = iterate(trainer, state)
+        state = done.state
+        if algorithm == "teamtr":
+            assert max(done.metrics["policy_divergence"].max(), done.metrics["policy_divergence_k3"].max()) <= 0.3
+            assert done.metrics["fresh"] == 1.0
+    assert before <= 0.5 and trainer.evaluate(state).accuracy == 1.0
+
+
+_RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+from workflows.finetuning.toy_finetuning import toy_trainer
+from jaxmarl_llm.workflows.finetuning.run import finetune
+trainer = toy_trainer(sharing="isolated", radius=0.1, iterations={iterations}, checkpoint_every=2)
+finetune(trainer.config, {folder!r}, trainer=trainer, resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle_of_an_update(tmp_path):
+    tests = str(Path(__file__).parents[2])
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+
+    def command(folder):
+        text = _RUN.format(tests=tests, iterations=40, folder=str(tmp_path / folder))
+        return [sys.executable, "-c", text]
+
+    subprocess.run(command("whole"), check=True, env=environment, timeout=500)
+    process = subprocess.Popen(command("killed"), env=environment)
+    lines = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 500
+    while not (lines.exists() and lines.read_text().count('"train"') >= 5):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert max(checkpoints.updates(tmp_path / "killed" / "checkpoints")) < 40
+    subprocess.run(command("killed"), check=True, env=environment, timeout=500)
+    trainer = toy_trainer(sharing="isolated", radius=0.1, iterations=40, checkpoint_every=2)
+    states = [load_finetuned(tmp_path / folder, "last", trainer)[1] for folder in ("whole", "killed")]
+    assert int(states[0].iteration) == 40 and max(states[0].version_vector) > 0
+    for one, other in zip(*map(stored, states), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_an_incoming_agent_learns_its_part_first(key):
+    trainer = toy_trainer(trust_region="grpo", sharing="isolated", num_problems=4, pack_tokens=512)
+    state = init_state(trainer.config, trainer.model)
+    incoming = jax.tree.map(lambda leaf: leaf + 0.5, state.policy(1))
+    swap = swap_agent(trainer, state, 1, incoming, trainer.bound.task.train, key, updates=60)
+    assert swap.shock[1] < 0.5 * swap.shock[0] and swap.losses[-1] < swap.losses[0]
+    for old, new in zip(*map(jax.tree.leaves, (state.policy(0), swap.state.policy(0))), strict=True):
+        np.testing.assert_array_equal(old, new)

@@ -1,0 +1,154 @@
+"""Packed completions have the scores and gradients of each completion by itself."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from workflows.finetuning.toy_play import random_trainer
+
+from jaxmarl_llm.algorithms.policy_gradient.update import flatten
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm import Decoder, join_adapters, score
+from jaxmarl_llm.workflows.finetuning.model import adapt
+from jaxmarl_llm.workflows.finetuning.optimise import optimise, pack_roles, role_gradients
+from jaxmarl_llm.workflows.finetuning.state import init_state
+from jaxmarl_llm.workflows.finetuning.steps import plan
+
+
+@pytest.fixture(scope="module")
+def isolated():
+    """A trainer of two policies that has learned something, so that neither matrix of its adapters is 0."""
+    return with_random_adapters(
+        random_trainer(trust_region="grpo", sharing="isolated", trained_layers=1, pack_tokens=512)
+    )
+
+
+def with_random_adapters(trainer, seed=5):
+    state = init_state(trainer.config, trainer.model)
+    leaves, tree = jax.tree.flatten(state.adapters)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    drawn = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    return trainer, dataclasses.replace(state, adapters=tree.unflatten(drawn))
+
+
+def played(trainer, state, seed=1):
+    episodes = trainer.play(state, trainer.bound.task.train[:3], jax.random.key(seed))
+    return episodes, trainer.assess(state, episodes)
+
+
+def naive_rows(samples, which):
+    """One row a completion, for `llm.score`."""
+    longest = max(len(samples[number].prompt) for number in which)
+    prompt = np.zeros((len(which), longest), np.int32)
+    completion, mask = np.zeros((len(which), 2), np.int32), np.zeros((len(which), 2), bool)
+    for row, number in enumerate(which):
+        sample = samples[number]
+        prompt[row, : len(sample.prompt)] = sample.prompt
+        completion[row, : len(sample.completion)], mask[row, : len(sample.completion)] = sample.completion, True
+    length = np.asarray([len(samples[number].prompt) for number in which], np.int32)
+    return prompt, length, completion, mask
+
+
+def naive_score(trainer, adapters, samples, which):
+    model = trainer.model
+    params = join_adapters(model.body, model.whole(adapters))
+    policy = jnp.asarray([samples[number].policy for number in which], jnp.int32)
+    return score(Decoder(model.config), params, *naive_rows(samples, which), adapter=policy)
+
+
+def test_packed_scores_are_those_of_each_row(isolated):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    for policy in range(2):
+        which = trainer.samples_of(batch.samples, policy)
+        packs = trainer.pack(batch.samples, which)
+        # Fifteen completions of three prompts of the solver are three rows.
+        assert policy or sum((packed.index >= 0).any(1).sum() for packed in packs) == 3
+        found, _ = trainer.score(state.policy(policy), packs, len(batch.samples))
+        expected = np.asarray(naive_score(trainer, state.adapters, batch.samples, which).log_prob)
+        for row, number in enumerate(which):
+            np.testing.assert_allclose(found[number], expected[row, : len(found[number])], atol=1e-5)
+
+
+def test_gradients_are_those_of_the_whole_decoder(isolated):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    everything = range(len(batch.samples))
+    packs = pack_roles(trainer, batch, everything)
+    found, sums = role_gradients(trainer, state.adapters, batch, packs, np.zeros(2), 0.0)
+    which = list(everything)
+    advantage = jnp.asarray([float(batch.advantage[number][0]) for number in which])
+    _, _, _, mask = naive_rows(batch.samples, which)
+    old = np.full(mask.shape, -2.0, np.float32)
+
+    def loss(adapters):
+        log_prob = naive_score(trainer, adapters, batch.samples, which).log_prob
+        ratio = jnp.exp(log_prob - old)
+        clipped = jnp.clip(ratio, 0.8, 1.28)
+        part = -jnp.minimum(ratio * advantage[:, None], clipped * advantage[:, None])
+        return jnp.sum(jnp.sum(jnp.where(mask, part, 0.0), 1) / mask.sum(1))
+
+    expected = np.asarray(flatten(jax.jit(jax.grad(loss))(state.adapters)))
+    # What a role learns is its own policy's gradient, and no other's.
+    np.testing.assert_allclose(found, expected, atol=3e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(sums["loss"].sum(), loss(state.adapters), rtol=1e-4, atol=1e-5)
+
+
+def test_a_shared_policy_takes_the_sum_of_its_roles(isolated):
+    trainer, state = with_random_adapters(random_trainer(trust_region="grpo", sharing="shared", trained_layers=1))
+    _, batch = played(trainer, state)
+    packs = pack_roles(trainer, batch, range(len(batch.samples)))
+    by_role, _ = role_gradients(trainer, state.adapters, batch, packs, np.zeros(1), 0.0)
+    together = {trainer.roles[0]: trainer.pack(batch.samples, range(len(batch.samples))), trainer.roles[1]: []}
+    joint, _ = role_gradients(trainer, state.adapters, batch, together, np.zeros(1), 0.0)
+    assert np.abs(by_role[1]).max() > 0
+    np.testing.assert_allclose(by_role.sum(0), joint[0], atol=1e-5 * np.abs(joint[0]).max())
+
+
+def test_a_policy_without_samples_stays_bit_by_bit(isolated):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    which = [number for number, sample in enumerate(batch.samples) if sample.policy == 1]
+    adapters, optimizer_state, _ = optimise(
+        trainer, state.adapters, state.optimizer_state, batch, [(which, which)], np.zeros(2), 0.01, 0.0, epochs=1
+    )
+    before = (state.adapters, state.optimizer_state)
+    moved = []
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves((adapters, optimizer_state)), strict=True):
+        np.testing.assert_array_equal(old[0], new[0])
+        moved.append(bool(np.any(old[1] != new[1])))
+    assert all(moved)
+
+
+def test_completions_without_an_advantage_are_left_out_and_change_nothing(isolated, key):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    [(count, seen)] = plan(trainer, batch, key, 0.0)
+    assert len(count) == len(batch.samples) > len(seen) > 0
+    packs = [pack_roles(trainer, batch, which) for which in (count, seen)]
+    whole, part = (role_gradients(trainer, state.adapters, batch, one, np.zeros(2), 0.0)[0] for one in packs)
+    np.testing.assert_allclose(whole, part, atol=1e-6)
+    # An entropy bonus is for all.
+    assert len(plan(trainer, batch, key, 0.1)[0][1]) == len(batch.samples)
+
+
+def test_minibatches_share_the_problems_out(isolated, key):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    config = dataclasses.replace(trainer.config, minibatches=2)
+    parts = [count for count, _ in plan(dataclasses.replace(trainer, config=config), batch, key, 0.0)]
+    problems = [{batch.samples[number].problem for number in part} for part in parts]
+    assert sorted(number for part in parts for number in part) == list(range(len(batch.samples)))
+    assert not problems[0] & problems[1]
+
+
+def test_layers_are_refused_that_the_model_has_not(isolated):
+    model = isolated[0].model
+    settings = {"rank": 2, "alpha": 4.0, "targets": ("query",)}
+    plain = dataclasses.replace(model.config, lora_rank=0, num_adapters=0)
+    with pytest.raises(UserError, match="at most the 2 layers"):
+        adapt(plain, model.body, 1, trained_layers=3, **settings)
+    with pytest.raises(UserError, match="scan_layers=True"):
+        adapt(dataclasses.replace(plain, scan_layers=False), model.body, 1, **settings)

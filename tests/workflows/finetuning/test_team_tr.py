@@ -1,0 +1,134 @@
+"""TeamTR: the gate holds, what is refused leaves no trace, and every sample is as fresh as its mode says."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from workflows.finetuning.toy_play import random_trainer
+
+from jaxmarl_llm.algorithms.trust_region import occupancy_drift_bound
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, message_divergence, named
+from jaxmarl_llm.workflows.finetuning.run import iterate
+from jaxmarl_llm.workflows.finetuning.state import init_state
+from jaxmarl_llm.workflows.finetuning.team_tr import line_search
+
+
+def stages(number, **settings):
+    """States and metrics of stages, the first state before all."""
+    trainer = random_trainer(**settings)
+    state, found = init_state(trainer.config, trainer.model), []
+    for _ in range(number):
+        done = iterate(trainer, state)
+        found.append((state, done.state, done.metrics))
+        state = done.state
+    return trainer, found
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (first, second)), strict=True))
+
+
+def test_the_gate_holds_and_its_steps_are_cut():
+    _, found = stages(6, sharing="isolated", radius=0.004)
+    divergence = np.asarray([metrics["policy_divergence"] for *_, metrics in found])
+    positive = np.asarray([metrics["policy_divergence_k3"] for *_, metrics in found])
+    fraction = np.asarray([metrics["policy_fraction"] for *_, metrics in found])
+    assert divergence.max() <= 0.004 and positive.min() >= 0 and 0 < positive.max() <= 0.004
+    assert fraction.max() > 0 and (fraction < 1).any()
+    for (_, state, metrics), cut in zip(found, fraction, strict=True):
+        assert metrics["fresh"] == 1.0
+        radii = np.where(cut > 0, 0.004, 0.0)
+        assert metrics["drift_bound"] == pytest.approx(float(occupancy_drift_bound(radii, discount=0.9)))
+        assert metrics["sum_sqrt_radius"] == pytest.approx(np.sqrt(radii).sum())
+        assert int(state.episodes) % 15 == 0
+    assert found[-1][1].version_vector == tuple((fraction > 0).sum(0))
+
+
+def test_refused_steps_leave_no_trace():
+    _, found = stages(2, sharing="isolated", radius=1e-12, line_search=2)
+    moved = [metrics for *_, metrics in found if metrics["policy_tried_divergence"].max() > 0]
+    assert moved
+    for before, after, metrics in found:
+        assert metrics["accepted"] == 0.0 and metrics["policy_divergence"].max() == 0.0
+        assert same((before.adapters, before.optimizer_state), (after.adapters, after.optimizer_state))
+        assert after.version_vector == (0, 0)
+
+
+def test_a_step_that_is_no_number_is_refused(key):
+    trainer = random_trainer(sharing="isolated")
+    state = init_state(trainer.config, trainer.model)
+    batch = trainer.assess(state, trainer.play(state, trainer.bound.task.train[:2], key))
+    own = trainer.samples_of(batch.samples, 0)
+    old_log_prob = [one if number in own else None for number, one in enumerate(batch.old_log_prob)]
+    old = state.policy(0)
+    new = jax.tree.map(lambda leaf: leaf * np.nan, old)
+    gate = line_search(trainer, old, new, trainer.pack(batch.samples, own), old_log_prob, 1.0)
+    assert gate.adapter is old and gate.fraction == 0.0 and not any(one is not None for one in gate.log_prob)
+
+
+@pytest.mark.parametrize(
+    ("resample", "fresh", "plays"),
+    [("every", True, 2), ("every_k", False, 1), ("never", False, 1), ("importance", False, 1)],
+)
+def test_samples_are_as_fresh_as_the_mode_says(resample, fresh, plays):
+    _, [(_, state, metrics)] = stages(1, sharing="isolated", resample=resample, radius=5.0)
+    assert metrics["policy_accepted"][0] == 1.0
+    np.testing.assert_array_equal(metrics["policy_fresh"], [1.0, fresh])
+    assert int(state.episodes) == 15 * plays
+    share = metrics["policy_effective_samples"]
+    assert share[0] == pytest.approx(1.0) and (share[1] < 1.0) == (resample == "importance")
+    # What the first policy's update moved is known before the second's.
+    assert metrics["policy_drift"][0] == 0.0 < metrics["policy_drift"][1]
+
+
+def test_one_policy_for_all_roles_is_one_update():
+    _, [(before, after, metrics)] = stages(1, sharing="shared", radius=5.0)
+    assert after.version_vector == (1,) and metrics["policy_fraction"].shape == (1,)
+    assert int(after.episodes) == 15 and not same(before.adapters, after.adapters)
+    assert np.isfinite(list(named(metrics, ("solver", "finisher")).values())).all()
+
+
+def test_a_random_order_changes_from_stage_to_stage():
+    # The second in the order meets a drift.
+    _, found = stages(4, sharing="isolated", order="random", radius=5.0)
+    assert len({int(np.argmax(metrics["policy_drift"])) for *_, metrics in found}) == 2
+
+
+def test_the_penalty_follows_the_divergence():
+    _, found = stages(3, sharing="isolated", radius=1e-5, kl_coefficient=0.5)
+    coefficient = np.asarray([metrics["policy_kl_coefficient"] for *_, metrics in found])
+    assert coefficient[-1].max() > 0.5
+
+
+def test_divergences_against_sums_by_hand():
+    old = [np.asarray([-1.0, -2.0]), None, np.asarray([-0.5])]
+    new = [np.asarray([-1.5, -1.0]), None, np.asarray([-0.25])]
+    ratio = np.asarray([-0.5, 1.0, 0.25])
+    expected = (-ratio.sum() / 2, (np.expm1(ratio) - ratio).sum() / 2)
+    np.testing.assert_allclose(message_divergence(old, new), expected, rtol=1e-6)
+    assert message_divergence([None], [None]) == (0.0, 0.0)
+    samples = [dataclasses.make_dataclass("Sample", ["episode"])(episode) for episode in (1, 0, 1)]
+    np.testing.assert_allclose(episode_log_ratio(samples, old, new, 2), [0.0, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trust_region": "trpo"}, "did you mean grpo or ppo"),
+        ({"radius": 0.0}, "radius must be above 0"),
+        ({"group_size": 1}, "set group_size to at least 2"),
+        ({"replay_weight": 1.0, "replay_capacity": 4}, "trust_region to grpo"),
+        ({"replay_weight": 1.0, "trust_region": "grpo"}, "set replay_capacity"),
+        ({"warm_start": "x.jsonl"}, "warm_start_updates"),
+        ({"lora_targets": ("queries",)}, "unknown target of an adapter"),
+        ({"discount": 1.0}, "below 1"),
+        ({"minibatches": 99}, "at most num_problems"),
+        ({"entropy_coefficient": -1.0}, "entropy_coefficient must be a number of at least 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        FinetuneConfig(**settings).check()
