@@ -48,7 +48,7 @@ def naive_rows(samples, which):
         prompt[row, : len(sample.prompt)] = sample.prompt
         completion[row, : len(sample.completion)], mask[row, : len(sample.completion)] = sample.completion, True
     length = np.asarray([len(samples[number].prompt) for number in which], np.int32)
-    return prompt, length, completion, mask
+    return tuple(map(jnp.asarray, (prompt, length, completion, mask)))
 
 
 def naive_score(trainer, adapters, samples, which):
