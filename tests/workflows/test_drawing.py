@@ -15,6 +15,8 @@ from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow,
         (make_workflow("eval_opt", rounds=1), {"one round, until evaluator says correct"}, 6),
         (make_workflow("voting", n=7), {"generator x 7", "<1> … <7>", "the solution\nit names"}, 4),
         (make_workflow("orch_workers", n=2), {"worker x 2", "its part", "<1> <2>"}, 6),
+        # The problem to all three, instructions, reports back, all to the answerer, answer.
+        (make_workflow("coordinator", n=2, rounds=3), {"worker x 2", "writes: instructions", "up to 3 rounds"}, 7),
         (
             Workflow(
                 "three",
