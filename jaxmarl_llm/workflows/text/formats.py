@@ -17,6 +17,8 @@ from jaxmarl_llm.workflows.graph import Call, Workflow
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
 
 SHIPPED = Path(__file__).with_name("formats.yaml")
+# By name: prompts as short as they can be, for small models on slow machines.
+NAMED = {"brief": Path(__file__).with_name("brief.yaml")}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][^{}]*)\}")
 _ALWAYS = ("problem", "instructions", "number", "count", "menu")
 _OF_BLOCK = ("text", "number")
@@ -104,7 +106,7 @@ def load_formats(path: str | Path | None = None) -> dict[str, dict[str, RoleForm
     """Reads a file of formats.
 
     Args:
-      path: of a YAML file; the one that ships by default.
+      path: of a YAML file, or `"brief"` for the one of short prompts that ships; by default the other that ships.
 
     Returns:
       Name of a workflow to name of a call to format.
@@ -112,7 +114,7 @@ def load_formats(path: str | Path | None = None) -> dict[str, dict[str, RoleForm
     Raises:
       UserError: it cannot be read, or holds something else.
     """
-    path = SHIPPED if path is None else Path(path)
+    path = SHIPPED if path is None else NAMED.get(str(path), Path(path))
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -8,6 +8,8 @@ from workflows.text.toy_text import CharacterTokenizer, Sums, sums
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows import NUMBER, PROBLEM, Call, Last, Slot, Solution, Workflow, make_workflow, workflow_names
 from jaxmarl_llm.workflows.text import RoleFormat, bind_text, load_formats, show_formats
+from jaxmarl_llm.workflows.text.formats import formats_of
+from jaxmarl_llm.workflows.text.tasks import make_text_task
 
 TOKENIZER = CharacterTokenizer()
 SETTINGS = {"max_new_tokens": 7, "max_length": 500}
@@ -172,3 +174,15 @@ def test_replies_that_grow_when_read_again_are_cut():
     board["generator"][0] = dataclasses.replace(reply, text="9" * 300)
     messages, tokens = bound.prompt(sums((1, 2))[0], board, evaluator, 0)
     assert len(tokens) <= 180 - 7 and "9" * 100 not in messages[0]["content"]
+
+
+def test_short_formats_ship_by_name():
+    for name, formats in load_formats("brief").items():
+        assert formats_of(make_workflow(name), "brief") == formats
+        assert all(of_call.system for of_call in formats.values())
+
+
+def test_an_answer_without_working_is_the_number_alone():
+    task = make_text_task("arithmetic_words", style="bare", working=False)
+    assert task.format_ok("12") and not task.format_ok("It is \\boxed{12}")
+    assert "boxed" not in task.instructions

@@ -2,7 +2,13 @@ from fractions import Fraction
 
 import pytest
 
-from jaxmarl_llm.workflows.text.tasks.math_answers import extract_answer, is_marked, parse_number, same_answer
+from jaxmarl_llm.workflows.text.tasks.math_answers import (
+    extract_answer,
+    is_marked,
+    is_number,
+    parse_number,
+    same_answer,
+)
 
 NUMBERS = {
     1234: ["1,234", "1234", "1234.0", "$1,234", "$1,234.00", "1.234e3", "1{,}234", r"1\,234", r"\$1234", "**1234**"],
@@ -84,3 +90,13 @@ def test_long_texts_take_no_time(part):
     # Any that took more than linear time would take minutes.
     extract_answer(part * (200_000 // len(part)))
     parse_number(part * (20_000 // len(part)))
+
+
+@pytest.mark.parametrize("text", ["99", " -7.\n", "1,234", "3/4", "99 "])
+def test_a_number_and_nothing_else(text):
+    assert is_number(text)
+
+
+@pytest.mark.parametrize("text", ["", "The answer is 99.", "90 + 9 = 99", "99 99", "99 apples", "\\boxed{}", "."])
+def test_more_than_a_number(text):
+    assert not is_number(text)

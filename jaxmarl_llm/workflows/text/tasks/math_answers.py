@@ -71,6 +71,11 @@ def is_marked(completion: str) -> bool:
     return marked is not None and parse_number(marked) is not None
 
 
+def is_number(completion: str) -> bool:
+    """Whether a text is a number, with a sign where it has one, and nothing else."""
+    return _NUMBER.fullmatch(_plain(completion).strip().removesuffix(".")) is not None
+
+
 def _marked(text: str) -> str | None:
     for part in reversed(text.split("\\boxed{")[1:]):
         content = _braced(part)
