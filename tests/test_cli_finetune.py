@@ -15,11 +15,14 @@ from toy_tokenizers import write_folder
 
 from jaxmarl_llm.cli import main
 from jaxmarl_llm.cli.finetune import load_preset, parse_finetune
+from jaxmarl_llm.cli.finetune_display import progress_text
 from jaxmarl_llm.llm.checkpoints import load_adapter, load_model, save_model
 from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.llm.streaming import stream_tokens
 from jaxmarl_llm.llm.tokenizer import Tokenizer
-from jaxmarl_llm.training.config import FINETUNE_FOLDER, preset_description, preset_names
+from jaxmarl_llm.report.finetuning import divergence_figure, write_finetune_plots
+from jaxmarl_llm.report.metrics import read_metrics
+from jaxmarl_llm.training.config import FINETUNE_FOLDER, dump_yaml, preset_description, preset_names
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.run import Watcher
 
@@ -123,6 +126,29 @@ def test_a_run_shows_and_writes_what_it_came_to(run):
         assert (folder / name).is_file(), name
     episodes = [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
     assert len(episodes) == 5 and {step["role"] for step in episodes[0]["steps"]} == {"generator", "evaluator"}
+
+
+def test_divergence_is_shown_and_drawn_against_the_radius(tmp_path):
+    config = FinetuneConfig(radius=0.02, iterations=9)
+    lines = [
+        {"kind": "train", "update": number, "env_steps": 8 * number, "accuracy": [0.5], "tokens_per_s": 1234.0}
+        | {f"reward/{role}": [0.25] for role in ("generator", "evaluator")}
+        | {f"policy_divergence/{role}": [-0.01] for role in ("generator", "evaluator")}
+        | {"policy_divergence_k3/generator": [0.017], "policy_divergence_k3/evaluator": [0.005], "accepted": [0.5]}
+        for number in (1, 2)
+    ]
+    metrics = {name: np.ravel(value)[0] for name, value in lines[0].items() if name != "kind"}
+    shown = progress_text(config, 1, metrics)
+    for text in ("iteration 1 of 9", "generator 0.25", "divergence 0.0170 of 0.02", "50 % accepted", "1,234 tokens/s"):
+        assert text in shown
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "config.yaml").write_text(dump_yaml(config))
+    figure = divergence_figure(read_metrics(tmp_path))
+    assert figure is not None
+    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert list(drawn) == ["generator", "evaluator", "radius"]
+    np.testing.assert_allclose(drawn["generator"], 0.017)
+    assert write_finetune_plots(tmp_path) == [tmp_path / "plots" / f"{name}.png" for name in ("accuracy", "divergence")]
 
 
 def test_a_finished_run_is_resumed_and_refused_anew(run, model, capsys):

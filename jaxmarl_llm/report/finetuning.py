@@ -25,7 +25,11 @@ def write_finetune_plots(run_folder: str | Path) -> list[Path]:
     """
     metrics = read_metrics(run_folder)
     written = []
-    for name, draw in (("accuracy", _accuracy), ("divergence", _divergence), ("gradient_shares", _gradient_shares)):
+    for name, draw in (
+        ("accuracy", _accuracy),
+        ("divergence", divergence_figure),
+        ("gradient_shares", _gradient_shares),
+    ):
         figure = draw(metrics)
         if figure is not None:
             path = Path(run_folder) / "plots" / f"{name}.png"
@@ -83,7 +87,8 @@ def _accuracy(metrics: RunMetrics) -> Figure | None:
     return figure
 
 
-def _divergence(metrics: RunMetrics) -> Figure | None:
+def divergence_figure(metrics: RunMetrics) -> Figure | None:
+    """How far each policy's updates went, and the radius that TeamTR keeps them in; None where nothing is known."""
     curves = _by_name(metrics, "policy_divergence")
     for name, (iterations, positive) in _by_name(metrics, "policy_divergence_k3").items():
         # Of the two estimates the gate goes by the larger one.
