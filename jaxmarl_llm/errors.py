@@ -20,7 +20,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
       A `UserError`, to be raised by the caller.
     """
     known = sorted(known)
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    lower, spelled = str(name).lower(), {one.lower(): one for one in known}
+    near = [lower] if lower in spelled else difflib.get_close_matches(lower, spelled, n=3, cutoff=0.5)
+    close = [spelled[one] for one in near]
     if close:
         return UserError(f"unknown {kind} '{name}': did you mean {' or '.join(close)}?")
     return UserError(f"unknown {kind} '{name}': choose one of {', '.join(known)}")

@@ -35,8 +35,14 @@ class Registry(Generic[Built]):
         """Adds a factory under a new name.
 
         Raises:
-          UserError: the name is taken by another factory.
+          UserError: the name is taken by another factory or is none, or the factory is nothing that can be called.
         """
+        if not isinstance(name, str) or not name.strip():
+            raise UserError(f"a {self._kind} needs a name to be registered under, got {name!r}")
+        if not callable(factory):
+            raise UserError(
+                f"{self._kind} '{name}' must be registered with what builds it, a class or a function, got {factory!r}"
+            )
         if name in self._builtin or self._registered.get(name, factory) is not factory:
             raise UserError(f"{self._kind} '{name}' exists already: register yours under another name")
         self._registered[name] = factory

@@ -236,8 +236,13 @@ def _warnings(summary: dict[str, Any]) -> list[dict[str, Any]]:
     for name, quality in summary["warnings"].items():
         if quality is None or not (quality["cliffs"] or quality["alarms"]):
             continue
-        text = "Early warning by {name} above {level}: {alarms} alarms, {hits} of them before one of the "
-        text += "{cliffs} cliffs"
+        text = "Early warning by {name} above {level}: "
+        text += "no alarm" if not quality["alarms"] else f"{{alarms}} alarm{'s' if quality['alarms'] > 1 else ''}"
+        text += (
+            ", and no cliff" if not quality["cliffs"] else f", {{cliffs}} cliff{'s' if quality['cliffs'] > 1 else ''}"
+        )
+        if quality["alarms"] and quality["cliffs"]:
+            text += ", {hits} of them with an alarm before"
         text += ", on average {lead:.1f} updates ahead." if quality["hits"] else "."
         found.append(finding(text, name=names[name], **quality))
     return found

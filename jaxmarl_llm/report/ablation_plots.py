@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
 from jaxmarl_llm.report.ablation_summary import role_curve
@@ -37,6 +38,18 @@ def _panels(number: int, title: str, columns: int, height: float = 2.9) -> tuple
     return figure, axes[:number]
 
 
+def _style_updates(panel: Axes, y_label: str) -> None:
+    """A panel over updates, which are whole."""
+    style_axes(panel, "updates", y_label)
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def _legend_below(figure: Figure, handles: list) -> None:
+    figure.legend(
+        handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False, labelcolor=INK
+    )
+
+
 def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
     """Held-out accuracy over updates, one panel for each workflow, SP and IP in it.
 
@@ -47,7 +60,7 @@ def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
     workflows = list(dict.fromkeys(result.cell.workflow for result in results))
     figure, axes = _panels(len(workflows), title, max(len(workflows), 1))
     for workflow, panel in zip(workflows, axes, strict=True):
-        style_axes(panel, "updates", "held-out accuracy" if panel is axes[0] else "")
+        _style_updates(panel, "held-out accuracy" if panel is axes[0] else "")
         panel.set_title(workflow, loc="left", fontsize=9, color=INK)
         for result in results:
             if result.cell.workflow != workflow:
@@ -67,7 +80,8 @@ def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
         if sharing in shown
     ]
     handles.append(Line2D([], [], color="#999999", linewidth=0.9, linestyle=":", label="base"))
-    draw_legend(axes[0], handles=handles, loc="lower right")
+    # Curves may lie anywhere in a panel.
+    _legend_below(figure, handles)
     return figure
 
 
@@ -99,7 +113,7 @@ def outcome_figure(results: Sequence[CellResult], window: int, title: str) -> Fi
     axes.set_xlim(0, 1)
     axes.grid(False, axis="y")
     handles = [Patch(color=color, label=text) for _, text, color in _OUTCOMES]
-    figure.legend(handles=handles, loc="outside lower left", ncols=3, fontsize=8, frameon=False, labelcolor=INK)
+    _legend_below(figure, handles)
     return figure
 
 
@@ -118,7 +132,7 @@ def _by_cell(
     figure, axes = _panels(len(drawn), title, _COLUMNS, 2.6 + 0.2 * max(len(curves) for _, curves in drawn))
     figure.supylabel(y_label, fontsize=9, color=INK)
     for (result, curves), panel in zip(drawn, axes, strict=True):
-        style_axes(panel, "updates", "")
+        _style_updates(panel, "")
         panel.set_title(
             f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing]}", loc="left", fontsize=9, color=INK
         )

@@ -57,7 +57,7 @@ class Call:
       name: how slots speak of it; the role, if not given.
 
     Raises:
-      UserError: nothing to read, no message, no copies, no room, or a name that slots use already.
+      UserError: no role, nothing to read, no message, no copies, no room, or a name that slots use already.
     """
 
     role: str
@@ -70,6 +70,8 @@ class Call:
 
     def __post_init__(self):
         check_kinds("a call", str, role=self.role, name=self.name)
+        if not self.role.strip():
+            raise UserError("a call needs a role: say who writes, such as 'solver'")
         object.__setattr__(self, "name", self.name or self.role)
         what = f"call '{self.name}'"
         object.__setattr__(self, "prompt", elements(f"prompt of {what}", self.prompt, str, Slot))
@@ -284,7 +286,9 @@ class Workflow:
             for call in calls:
                 for source in call.reads:
                     if source not in self.copies:
-                        error = unknown_name("call", source, self.copies)
+                        # Outside a loop a call cannot read itself.
+                        others = [name for name in self.copies if isinstance(step, Loop) or name != call.name]
+                        error = unknown_name("call", source, others) if others else f"there is no call '{source}'"
                         raise UserError(f"workflow '{self.name}': no call fills a slot of '{call.name}': {error}")
                     if source not in seen:
                         raise UserError(

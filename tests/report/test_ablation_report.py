@@ -12,6 +12,8 @@ from workflows.synthetic_cells import SMALL, changed, synthetic_cell, synthetic_
 
 from jaxmarl_llm.report.ablation import write_report
 from jaxmarl_llm.report.ablation_board import write_board
+from jaxmarl_llm.report.ablation_findings import find
+from jaxmarl_llm.report.ablation_plots import accuracy_figure
 from jaxmarl_llm.report.ablation_summary import describe, summarize
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells
 from jaxmarl_llm.workflows.ablation.matrix import WAYS
@@ -110,6 +112,31 @@ def test_measures(report):
     assert warning["precision"] == warning["recall"] == 1 and warning["lead"] > 0
     silent = summary["warnings"]["clip_fraction"]
     assert silent["alarms"] == silent["hits"] == 0 and silent["cliffs"] == config.num_seeds
+
+
+@pytest.mark.parametrize(
+    ("alarms", "cliffs", "hits", "told"),
+    [
+        (2, 0, 0, "2 alarms, and no cliff."),
+        (0, 1, 0, "no alarm, 1 cliff."),
+        (1, 3, 1, "1 alarm, 3 cliffs, 1 of them with an alarm before, on average 4.0 updates ahead."),
+    ],
+)
+def test_early_warnings_in_words(report, alarms, cliffs, hits, told):
+    quality = {"level": 0.2, "alarms": alarms, "cliffs": cliffs, "hits": hits, "lead": 4.0}
+    found = find(report[2] | {"warnings": {"clip_fraction": quality}})
+    assert found[-1]["text"] == f"Early warning by a role's clip fraction above 0.2: {told}"
+
+
+def test_updates_are_whole_and_the_legend_lies_outside():
+    config = changed(SMALL, iterations=3, workflows=("voting",))
+    figure = accuracy_figure(synthetic_results(config), "title")
+    figure.canvas.draw()
+    (panel,) = (axes for axes in figure.axes if axes.get_visible())
+    assert all(tick == round(tick) for tick in panel.get_xticks()) and panel.get_legend() is None
+    renderer = figure.canvas.get_renderer()
+    below = figure.legends[0].get_window_extent(renderer)
+    assert not below.overlaps(panel.get_window_extent(renderer))
 
 
 def test_verdicts(report):

@@ -3,6 +3,7 @@
 import pytest
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.networks.sharing import sharing_table
 from jaxmarl_llm.workflows import (
     NUMBER,
     PROBLEM,
@@ -64,6 +65,11 @@ GENERATORS = call("g", copies=3)
             lambda: workflow(call("solver"), call("b", Slot("solvr"))),
             "no call fills a slot of 'b': unknown call 'solvr': did you mean solver",
         ),
+        (lambda: workflow(call("solver", Slot("solvr"))), "a slot of 'solver': there is no call 'solvr'"),
+        (lambda: workflow(call("solver", Slot("solvr")), B), "unknown call 'solvr': choose one of b"),
+        (lambda: Call("", prompt=(PROBLEM,), writes=Solution()), "a call needs a role"),
+        (lambda: make_workflow("Voting"), r"unknown workflow 'Voting': did you mean voting\?$"),
+        (lambda: sharing_table((0.5, 1.2), 2), "a policy index of a sharing table must be a whole number, got 0.5"),
         (lambda: workflow(A, call("b", Slot("a", part=True))), "its part of 'a', which is no message"),
         (
             lambda: workflow(call("a", writes=Strategies(2)), call("b", Slot("a", part=True), copies=3)),

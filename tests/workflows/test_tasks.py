@@ -248,6 +248,9 @@ def test_tasks_by_name():
     assert make_task("stack_code", level=2) == StackCode(level=2)
     with pytest.raises(UserError, match="exists already"):
         register_task("arithmetic", StackCode)
+    for name, factory, message in (("nn", 3, "registered with what builds it"), ("", StackCode, "needs a name")):
+        with pytest.raises(UserError, match=message):
+            register_task(name, factory)
     with pytest.raises(UserError, match="held-out set, must be at least 1, got 0"):
         TASKS["mod10"].held_out(0)
     with pytest.raises(UserError, match="held-out set, must be a whole number"):
