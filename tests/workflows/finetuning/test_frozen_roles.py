@@ -44,7 +44,10 @@ def moved(before, after):
     "settings",
     [
         {"trust_region": "teamtr", "radius": 1.0, "order": "random"},
-        {"trust_region": "ppo", "replay_weight": 0.1, "replay_capacity": 50, "replay_messages": 5},
+        pytest.param(
+            {"trust_region": "ppo", "replay_weight": 0.1, "replay_capacity": 50, "replay_messages": 5},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda settings: settings["trust_region"],
 )
