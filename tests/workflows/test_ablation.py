@@ -224,4 +224,4 @@ def test_settings_are_checked_before_anything_is_built():
     refuse("unknown setting of --learner-args 'group': did you mean grouping", learner_args={"group": "slot"})
     refuse("an option of its own: --learning-rate", learner_args={"learning_rate": 1.0})
     refuse("unknown grouping 'slots': did you mean slot", learner_args={"grouping": "slots"})
-    refuse("unknown setting of pretraining 'skil': did you mean skill", pretraining_args={"skil": 0.5})
+    refuse("unknown setting of --pretraining-args 'skil': did you mean skill", pretraining_args={"skil": 0.5})
