@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
-from jaxmarl_llm.llm.layers import RMSNorm, grouped_attention, rotary_angles, rotate
+from jaxmarl_llm.llm.layers import KEPT, RMSNorm, grouped_attention, rotary_angles, rotate
 from jaxmarl_llm.networks.dense import AdaptedDense, ChosenDense, dense
 
 
@@ -95,8 +96,11 @@ class Decoder(nn.Module):
         self.embedding = self.param("embedding", embedding_init, table, config.param_dtype)
         if config.scan_layers:
             axes: Any = (nn.broadcast,) * 4 + (0,)
+            # Fewer vectors of each layer are kept than a backward pass would ask for: to write them to memory takes
+            # longer than to compute them again.
+            policy = jax.checkpoint_policies.save_only_these_names(KEPT)
             scanned = nn.scan(
-                DecoderLayer,
+                nn.remat(DecoderLayer, policy=policy, prevent_cse=False),
                 variable_axes={"params": 0},
                 split_rngs={"params": True},
                 in_axes=axes,
@@ -220,6 +224,10 @@ class Decoder(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[-1]) @ self.embedding.astype(hidden.dtype).T
         return rows.reshape(*hidden.shape[:-1], -1).astype(jnp.float32)
 
+    def output_table(self) -> jax.Array:
+        """The matrix of `logits`: `[V, E]` with tied embeddings, else `[E, V]`."""
+        return self.embedding if self.config.tied_embeddings else self.variables["params"]["output"]["kernel"]
+
     def value(self, hidden: jax.Array, adapter: jax.Array | None = None) -> jax.Array | None:
         """`[B, ..., E]` to `[B, ...]` float32, with the heads of the rows' adapters; None without a value head."""
         if not self.config.value_head:
@@ -299,9 +307,9 @@ class DecoderLayer(nn.Module):
         blocks = [(both[0], both[1], mask) for both, mask in pairs]
         y = grouped_attention(query, *blocks)
         x = x + linear(y.astype(x.dtype), config.hidden_size, "attention_output", scale=out_scale)
+        x = checkpoint_name(x, KEPT)
         y = _norm(config, name="gated_norm")(x)
-        gate = linear(y, config.intermediate_size, "gate")
-        up = linear(y, config.intermediate_size, "up")
+        gate, up = (checkpoint_name(linear(y, config.intermediate_size, name), KEPT) for name in ("gate", "up"))
         return x + linear(nn.silu(gate) * up, config.hidden_size, "down", scale=out_scale), (keys, values)
 
 

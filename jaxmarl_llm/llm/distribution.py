@@ -6,10 +6,11 @@ import numpy as np
 
 from jaxmarl_llm.arguments import check_number, check_whole
 
-_LOWEST = float(jnp.finfo(jnp.float32).min)
+# The log-probability of an impossible token.
+LOWEST = float(jnp.finfo(jnp.float32).min)
 # Running sums over vocabularies of real models go over blocks of so many tokens, then over the tokens of one block.
 _BLOCK = 128
-_MANY_TOKENS = 4096
+MANY_TOKENS = 4096
 
 
 def token_log_probs(
@@ -44,25 +45,25 @@ def token_log_probs(
     check_number("top_p", top_p, above=True, at_most=1.0)
     if allowed is not None:
         allowed = allowed | ~jnp.any(allowed, axis=-1, keepdims=True)
-        logits = jnp.where(allowed, logits, _LOWEST)
+        logits = jnp.where(allowed, logits, LOWEST)
     if 0 < top_k < logits.shape[-1]:
         last = jax.lax.top_k(jax.lax.stop_gradient(logits), top_k)[0][..., -1:]
-        logits = jnp.where(logits >= last, logits, _LOWEST)
-    possible = logits > _LOWEST
+        logits = jnp.where(logits >= last, logits, LOWEST)
+    possible = logits > LOWEST
     is_greedy = jnp.asarray(temperature) <= 0
     # Shifted first, so that no division overflows.
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     scaled = shifted / jnp.where(is_greedy, 1.0, temperature)
     if top_p < 1:
         possible = possible & _nucleus(jax.lax.stop_gradient(scaled), top_p)
-        scaled = jnp.where(possible, scaled, _LOWEST)
+        scaled = jnp.where(possible, scaled, LOWEST)
     log_probs = jax.nn.log_softmax(scaled, axis=-1)
-    log_probs = jnp.where(possible, log_probs, _LOWEST)
+    log_probs = jnp.where(possible, log_probs, LOWEST)
     if isinstance(temperature, int | float) and temperature > 0:
         return log_probs
     index = _token_index(logits)
     likeliest = index == first_token(shifted == 0)[..., None]
-    return jnp.where(is_greedy, jnp.where(likeliest, 0.0, _LOWEST), log_probs)
+    return jnp.where(is_greedy, jnp.where(likeliest, 0.0, LOWEST), log_probs)
 
 
 def first_token(where: jax.Array) -> jax.Array:
@@ -84,7 +85,7 @@ def draw_token(uniform: jax.Array, log_probs: jax.Array) -> jax.Array:
     """
     probs = jnp.exp(log_probs)
     num_tokens = probs.shape[-1]
-    if num_tokens < _MANY_TOKENS:
+    if num_tokens < MANY_TOKENS:
         cumulative = _running_sum(probs)
         return first_token(cumulative > uniform[..., None] * jnp.max(cumulative, axis=-1, keepdims=True))
     padding = ((0, 0),) * (probs.ndim - 1) + ((0, -num_tokens % _BLOCK),)
@@ -129,12 +130,12 @@ def at_token(log_probs: jax.Array, token: jax.Array) -> jax.Array:
     """The entry of `log_probs` `[..., V]` at `token` `[...]` int32; outside the vocabulary, that of the impossible."""
     # A sum over one entry instead of a gather, whose gradient would be a scatter.
     entry = jnp.sum(jnp.where(_token_index(log_probs) == token[..., None], log_probs, 0.0), axis=-1)
-    return jnp.where((token >= 0) & (token < log_probs.shape[-1]), entry, _LOWEST)
+    return jnp.where((token >= 0) & (token < log_probs.shape[-1]), entry, LOWEST)
 
 
 def entropy(log_probs: jax.Array) -> jax.Array:
     """Entropy in nats, `[...]`, of log-probabilities `[..., V]` from `token_log_probs`."""
-    possible = log_probs > _LOWEST
+    possible = log_probs > LOWEST
     return -jnp.sum(jnp.where(possible, jnp.exp(log_probs) * log_probs, 0.0), axis=-1)
 
 

@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.llm.config import RopeScaling
+
+# The name of what a backward pass over stacked layers keeps of each; the rest is computed again.
+KEPT = "kept"
 
 
 class RMSNorm(nn.Module):
@@ -85,23 +89,11 @@ def grouped_attention(query: jax.Array, *blocks: tuple[jax.Array, jax.Array, jax
     Returns:
       `[B, L, H D]`, same dtype.
     """
-    batch, length, num_heads, width = query.shape
+    batch, length = query.shape[:2]
     num_kv_heads = blocks[0][0].shape[1]
-
-    def scores_of(keys, mask):
-        shared = keys.shape[0]
-        heads = num_kv_heads, num_heads // num_kv_heads
-        grouped = query.reshape(shared, batch // shared, length, *heads, width).transpose(0, 3, 1, 4, 2, 5)
-        scores = jnp.einsum("bkghld,bksd->bkghls", grouped, keys).astype(jnp.float32) * width**-0.5
-        return jnp.where(mask[:, None, None, None], scores, jnp.finfo(jnp.float32).min)
-
-    def mix(weights, values):
-        out = jnp.einsum("bkghls,bksd->bkghld", weights.astype(values.dtype), values)
-        return out.transpose(0, 2, 4, 1, 3, 5).reshape(batch, length, num_heads * width)
-
-    scores = [scores_of(keys, mask) for keys, _, mask in blocks]
     if len(blocks) == 1:
-        return mix(jax.nn.softmax(scores[0], axis=-1), blocks[0][1])
+        return _attend(query, *blocks[0])
+    scores = [_scores(query, keys, mask) for keys, _, mask in blocks]
     # In rows of their own, since blocks may be shared by different numbers of sequences.
     rows = [one.swapaxes(1, 2).reshape(batch, num_kv_heads, -1, length, one.shape[-1]) for one in scores]
     weights = jax.nn.softmax(jnp.concatenate(rows, axis=-1), axis=-1)
@@ -109,5 +101,58 @@ def grouped_attention(query: jax.Array, *blocks: tuple[jax.Array, jax.Array, jax
     for one, (_, values, _) in zip(scores, blocks, strict=True):
         shared, _, group, *rest = one.shape
         part = weights[..., start : start + rest[-1]].reshape(shared, group, num_kv_heads, *rest).swapaxes(1, 2)
-        out, start = out + mix(part, values), start + rest[-1]
+        out, start = out + _merged(_mixed(part, values), batch), start + rest[-1]
     return out
+
+
+def _grouped(query, shared, num_kv_heads):
+    """`[B, L, H, D]` as `[B / G, K, G, H / K, L, D]`."""
+    batch, length, num_heads, width = query.shape
+    heads = num_kv_heads, num_heads // num_kv_heads
+    return query.reshape(shared, batch // shared, length, *heads, width).transpose(0, 3, 1, 4, 2, 5)
+
+
+def _merged(out, batch):
+    """`[B / G, K, G, H / K, L, D]` as `[B, L, H D]`."""
+    return out.transpose(0, 2, 4, 1, 3, 5).reshape(batch, out.shape[4], -1)
+
+
+def _scores(query, keys, mask):
+    grouped = _grouped(query, *keys.shape[:2])
+    scores = jnp.einsum("bkghld,bksd->bkghls", grouped, keys).astype(jnp.float32) * query.shape[-1] ** -0.5
+    return jnp.where(mask[:, None, None, None], scores, jnp.finfo(jnp.float32).min)
+
+
+def _mixed(weights, values):
+    return jnp.einsum("bkghls,bksd->bkghld", weights.astype(values.dtype), values)
+
+
+@jax.custom_vjp
+def _attend(query, keys, values, mask):
+    return _attend_forward(query, keys, values, mask)[0]
+
+
+def _attend_forward(query, keys, values, mask):
+    query, keys, values = (checkpoint_name(x, KEPT) for x in (query, keys, values))
+    weights = jax.nn.softmax(_scores(query, keys, mask), axis=-1)
+    out = checkpoint_name(_merged(_mixed(weights, values), query.shape[0]), KEPT)
+    return out, (query, keys, values, mask, weights, out)
+
+
+def _attend_backward(kept, change):
+    # The derivative of a softmax takes a sum over the slots, which is the same as one over the width of the results:
+    # XLA's CPU compiler would merge the former with a product and make both slow.
+    query, keys, values, mask, weights, out = kept
+    shape, shared = query.shape, keys.shape[:2]
+    along = jnp.sum((change * out).astype(jnp.float32).reshape(shape), axis=-1, keepdims=True)
+    along, change = _grouped(along, *shared), _grouped(change.reshape(shape), *shared)
+    of_weights = jnp.einsum("bkghld,bksd->bkghls", change, values).astype(jnp.float32)
+    of_scores = jnp.where(mask[:, None, None, None], weights * (of_weights - along), 0.0) * shape[-1] ** -0.5
+    of_scores = of_scores.astype(query.dtype)
+    of_query = _merged(_mixed(of_scores, keys), shape[0]).reshape(shape)
+    of_keys = jnp.einsum("bkghls,bkghld->bksd", of_scores, _grouped(query, *shared))
+    of_values = jnp.einsum("bkghls,bkghld->bksd", weights.astype(values.dtype), change)
+    return of_query, of_keys, of_values, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -71,6 +72,8 @@ def generation_memory(
 def gradient_memory(config: DecoderConfig, batch: int, prompt_length: int, new_tokens: int) -> MemoryEstimate:
     """What the gradient of `score` in the adapters alone takes, the body being frozen.
 
+    Logits are counted in full, as with `top_k`; without such limits those of a large vocabulary take next to nothing.
+
     Args:
       config: of the decoder.
       batch: B.
@@ -79,13 +82,17 @@ def gradient_memory(config: DecoderConfig, batch: int, prompt_length: int, new_t
     """
     length = prompt_length + new_tokens - 1
     heads = config.num_heads * config.head_dim + config.num_kv_heads * config.head_dim
-    kept = _size(config.dtype) * (5 * config.intermediate_size + 4 * config.hidden_size + 2 * heads)
-    scores = 8 * config.num_heads * length
+    size = _size(config.dtype)
+    # Stacked layers keep less of each, and compute the rest again for one layer at a time.
+    kept = size * (2 * config.intermediate_size + 2 * config.hidden_size + 2 * heads)
+    once = size * 4 * config.intermediate_size + 12 * config.num_heads * length
     return MemoryEstimate(
         weights=config.num_parameters * _size(config.param_dtype) + 2 * _layer_bytes(config),
         cache=0,
         logits=4 * 4 * batch * new_tokens * config.vocab_size,
-        activations=config.num_layers * batch * length * (kept + scores),
+        activations=batch
+        * length
+        * (config.num_layers * kept + (1 if config.scan_layers else config.num_layers) * once),
     )
 
 
@@ -107,6 +114,12 @@ def check_fits(estimate: MemoryEstimate, what: str, *, num_devices: int = 1) -> 
             f"{what} takes about {estimate.total / num_devices / 1e9:,.1f} GB ({parts}), and there are "
             f"{there / 1e9:,.1f}: choose fewer or shorter sequences, or a smaller model"
         )
+
+
+def devices_of(params: Any) -> int:
+    """How many devices share parameters; 1 for those that are on none."""
+    sharded = (leaf.sharding for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array))
+    return max((len(sharding.device_set) for sharding in sharded), default=1)
 
 
 def available_memory() -> float:

@@ -9,8 +9,8 @@ from flax import struct
 
 from jaxmarl_llm.arguments import as_array
 from jaxmarl_llm.llm.decoder import Decoder
-from jaxmarl_llm.llm.distribution import at_token, entropy, token_log_probs
 from jaxmarl_llm.llm.layout import allowed_by_step, check_tokens, checked_prompt, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.vocabulary import score_tokens
 
 
 @struct.dataclass
@@ -89,8 +89,6 @@ def score(
     decoder = module.bind({"params": params})
     hidden, _ = decoder.hidden(tokens, position, valid, adapter=adapter)
     hidden = jnp.concatenate([last_of_prompt(hidden[:, :length], prompt_length)[:, None], hidden[:, length:]], axis=1)
-    log_probs = token_log_probs(
-        decoder.logits(hidden), temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed
-    )
-    found = Score(at_token(log_probs, completion), entropy(log_probs), decoder.value(hidden, adapter))
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "allowed": allowed}
+    found = Score(*score_tokens(decoder, hidden, completion, **settings), decoder.value(hidden, adapter))
     return jax.tree.map(lambda x: jnp.where(completion_mask, x, 0.0), found)

@@ -75,7 +75,7 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
     return parts
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("ratio", "top_k"))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("ratio", "temperature", "top_k", "top_p"))
 def pack_gradient(
     config: DecoderConfig,
     upper: Any,
@@ -87,13 +87,14 @@ def pack_gradient(
     penalty: jax.typing.ArrayLike,
     *,
     ratio: str,
-    temperature: jax.typing.ArrayLike,
+    temperature: float,
     top_k: int = 0,
+    top_p: float = 1.0,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Gradient of the summed losses of a pack.
 
     Args:
-      config, upper, adapter, trunk, pack, temperature, top_k: as for `score_pack`.
+      config, upper, adapter, trunk, pack, temperature, top_k, top_p: as for `score_pack`.
       lessons, weights, penalty, ratio: as for `message_losses`.
 
     Returns:
@@ -102,7 +103,8 @@ def pack_gradient(
     """
 
     def loss(adapter):
-        found = score_pack(config, upper, adapter, trunk, pack, temperature=temperature, top_k=top_k)
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        found = score_pack(config, upper, adapter, trunk, pack, **settings)
         parts = message_losses(found, pack.mask, lessons, weights, penalty, ratio)
         written = -masked_mean(found.log_prob, pack.mask, axis=-1)
         total = jnp.sum(lessons.weight * parts["loss"] + lessons.imitation * written)

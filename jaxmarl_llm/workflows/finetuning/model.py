@@ -19,9 +19,10 @@ from flax import struct
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, Score
-from jaxmarl_llm.llm.adapters import init_adapters, join_adapters
-from jaxmarl_llm.llm.distribution import at_token, entropy, token_log_probs
+from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, without_adapters
 from jaxmarl_llm.llm.layers import rotary_angles
+from jaxmarl_llm.llm.memory import check_fits, devices_of, gradient_memory
+from jaxmarl_llm.llm.vocabulary import score_tokens
 
 _LAYERS = "layers"
 
@@ -51,13 +52,13 @@ class AdaptedModel:
       config: of the decoder with all its adapters, as a sampler uses it.
       trained_layers: K, the last layers, which have adapters that are learned.
       body: the whole body.
-      lower, upper: the parts of the body below the trained layers, and from them on.
+      upper: the body without the layers below the trained ones. Unless all are trained it is a copy of K layers, which
+        else every gradient would make again.
     """
 
     config: DecoderConfig
     trained_layers: int
     body: Any
-    lower: Any
     upper: Any
 
     @property
@@ -67,10 +68,7 @@ class AdaptedModel:
 
     def init(self, key: jax.Array) -> Any:
         """Adapters of the trained layers that change nothing yet, `[P, ...]`; the key is consumed."""
-        config = dataclasses.replace(self.config, num_layers=self.trained_layers)
-        adapters = init_adapters(config, key)
-        # All policies start the same, so that they differ by what they learn alone.
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape).astype(jnp.float32), adapters)
+        return _init(dataclasses.replace(self.config, num_layers=self.trained_layers), key)
 
     def whole(self, adapters: Any) -> Any:
         """Adapters of all layers, for a sampler: those below the trained ones add nothing."""
@@ -83,7 +81,26 @@ class AdaptedModel:
 
     def trunk(self, pack: Pack) -> jax.Array:
         """`[B, S, E]`, what the layers below the trained ones make of a pack; nothing that is learned changes it."""
-        return _trunk(_body_config(self.config, self.config.num_layers - self.trained_layers), self.lower, pack)
+        return _trunk(without_adapters(self.config), self.config.num_layers - self.trained_layers, self.body, pack)
+
+    def check_fits(self, batch: int, length: int, copies: int, steps: int) -> None:
+        """Refuses packs whose gradient does not fit into memory.
+
+        Args:
+          batch, length, copies, steps: B, L, C, M of a pack.
+
+        Raises:
+          UserError: what takes how much, and how much there is.
+        """
+        # What is written behind a prompt is as one long completion, but for who sees whom.
+        found = gradient_memory(self.config, batch, length, copies * (steps - 1) + 1)
+        share = self.trained_layers / self.config.num_layers
+        copied = share if share < 1 else 0
+        found = dataclasses.replace(
+            found, weights=int(found.weights * (1 + copied)), activations=int(found.activations * share)
+        )
+        what = f"a gradient over {batch * copies} completions (pack_tokens, group_size)"
+        check_fits(found, what, num_devices=devices_of(self.body))
 
 
 def adapt(
@@ -126,18 +143,17 @@ def adapt(
         value_head=value_head,
     )
 
-    def layers(part: slice) -> Any:
-        return jax.tree.map(lambda leaf: leaf[part], body[_LAYERS])
-
-    lower = {"embedding": body["embedding"]} | ({_LAYERS: layers(slice(0, below))} if below else {})
-    upper = dict(body) | ({_LAYERS: layers(slice(below, None))} if below else {})
-    return AdaptedModel(config, trained, body, lower, upper)
+    upper = dict(body)
+    if below:
+        upper[_LAYERS] = jax.tree.map(lambda leaf: leaf[below:], body[_LAYERS])
+    return AdaptedModel(config, trained, body, upper)
 
 
-def _body_config(config: DecoderConfig, num_layers: int) -> DecoderConfig | None:
-    if not num_layers:
-        return None
-    return dataclasses.replace(config, num_layers=num_layers, lora_rank=0, num_adapters=0, value_head=False)
+@functools.partial(jax.jit, static_argnums=0)
+def _init(config: DecoderConfig, key: jax.Array) -> Any:
+    adapters = init_adapters(config, key)
+    # All policies start the same, so that they differ by what they learn alone.
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape).astype(jnp.float32), adapters)
 
 
 def _layout(config: DecoderConfig, pack: Pack) -> tuple[Any, jax.Array]:
@@ -157,17 +173,23 @@ def _layout(config: DecoderConfig, pack: Pack) -> tuple[Any, jax.Array]:
     return angles, seen[None] & valid[:, None]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _trunk(config: DecoderConfig | None, lower: Any, pack: Pack) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _trunk(config: DecoderConfig, below: int, body: Any, pack: Pack) -> jax.Array:
     batch = pack.prompt.shape[0]
     tokens = jnp.concatenate([pack.prompt, pack.completion[:, :, :-1].reshape(batch, -1)], axis=1)
-    x = lower["embedding"][tokens]
-    if config is None:
+    x = body["embedding"][tokens]
+    if not below:
         return x
-    x = x.astype(config.dtype)
-    bound = Decoder(config).bind({"params": lower})
     angles, mask = _layout(config, pack)
-    return bound.layers(x, angles, [mask], None, None, [])[0]
+    decoder = Decoder(dataclasses.replace(config, num_layers=1))
+
+    def layer(index, x):
+        # One layer after the other is taken out of the stack: a slice of several would be a copy of them.
+        one = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index, 1), body[_LAYERS])
+        bound = decoder.bind({"params": {"embedding": body["embedding"], _LAYERS: one}})
+        return bound.layers(x, angles, [mask], None, None, [])[0]
+
+    return jax.lax.fori_loop(0, below, layer, x.astype(config.dtype))
 
 
 def score_pack(
@@ -177,8 +199,9 @@ def score_pack(
     trunk: jax.Array,
     pack: Pack,
     *,
-    temperature: jax.typing.ArrayLike = 1.0,
+    temperature: float = 1.0,
     top_k: int = 0,
+    top_p: float = 1.0,
 ) -> Score:
     """What one policy says about the completions of a pack; differentiable in `adapter`, inside jit.
 
@@ -188,7 +211,7 @@ def score_pack(
       adapter: of one policy, without the axis P.
       trunk: `AdaptedModel.trunk` of the pack.
       pack: the completions.
-      temperature, top_k: of the sampling.
+      temperature, top_k, top_p: of the sampling.
 
     Returns:
       `[B, C, M]` arrays, 0 where the mask does not hold.
@@ -204,10 +227,10 @@ def score_pack(
     last = jnp.broadcast_to(last[:, None, None], (batch, copies, 1, last.shape[-1]))
     x = jnp.concatenate([last, x[:, length:].reshape(batch, copies, steps - 1, -1)], axis=2)
     hidden = bound.norm(x)
-    log_probs = token_log_probs(bound.logits(hidden), temperature=temperature, top_k=top_k)
     value = bound.value(hidden, jnp.zeros(batch, jnp.int32))
-    found = Score(at_token(log_probs, pack.completion), entropy(log_probs), value)
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    found = Score(*score_tokens(bound, hidden, pack.completion, **settings), value)
     return jax.tree.map(lambda part: jnp.where(pack.mask, part, 0.0), found)
 
 
-scored = jax.jit(score_pack, static_argnums=0, static_argnames="top_k")
+scored = jax.jit(score_pack, static_argnums=0, static_argnames=("temperature", "top_k", "top_p"))
