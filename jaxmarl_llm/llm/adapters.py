@@ -4,6 +4,7 @@ Axes: P adapters, or policies. A tree of adapters has the leading axis P on ever
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -71,13 +72,14 @@ def init_adapters(config: DecoderConfig, key: jax.Array) -> dict[str, Any]:
     """
     if not config.num_adapters:
         raise UserError("the decoder has no adapters of its rows: set num_adapters to at least 1")
+    return _init(config, key)
+
+
+# Jitted, the body is never computed.
+@functools.partial(jax.jit, static_argnums=0)
+def _init(config: DecoderConfig, key: jax.Array) -> dict[str, Any]:
     token, adapter = jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32)
-
-    def init(key):
-        return split_adapters(Decoder(config).init(key, token, adapter=adapter)["params"])[1]
-
-    # Jitted, the body is never computed.
-    return jax.jit(init)(key)
+    return split_adapters(Decoder(config).init(key, token, adapter=adapter)["params"])[1]
 
 
 def merge_adapter(config: DecoderConfig, body: Mapping[str, Any], adapters: Mapping[str, Any], index: int) -> dict:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
@@ -131,6 +131,8 @@ class FinetuneConfig:
     """Of the sampling."""
     top_k: int = 0
     """Only the k likeliest tokens are drawn; 0 for all."""
+    top_p: float = 1.0
+    """Only the fewest likeliest tokens with this probability together are drawn; 1 for all."""
     replay_capacity: int = 0
     """Messages of successful episodes that are kept, those of rarely solved problems first; ppo and grpo only."""
     replay_weight: float = 0.0
@@ -163,6 +165,11 @@ class FinetuneConfig:
             object.__setattr__(self, "credit", "value" if self.trust_region == "ppo" else "group")
         for name in ("lora_targets",):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What decides the distribution that tokens are drawn from."""
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
 
     @property
     def is_sequential(self) -> bool:
@@ -202,8 +209,8 @@ class FinetuneConfig:
         check_counts(self, "replay_messages")
         check_counts(self, "trained_layers", "warmup", "top_k", "replay_capacity", "warm_start_updates", at_least=0)
         check_counts(self, "seed", at_least=0)
-        check_numbers(self, "clip_low", "own_weight", "gae_lambda")
-        check_numbers(self, "radius", "learning_rate", "max_grad_norm", "temperature", "lora_alpha", above=0.0)
+        check_numbers(self, "clip_low", "own_weight", "gae_lambda", "top_p")
+        check_numbers(self, "radius", "learning_rate", "max_grad_norm", "temperature", "top_p", "lora_alpha", above=0.0)
         for name in ("kl_coefficient", "kl_target", "advantage_clip", "clip_high", "entropy_coefficient"):
             _check_not_negative(self, name)
         for name in ("format_weight", "length_weight", "repetition_weight", "replay_weight", "value_coefficient"):
@@ -216,6 +223,11 @@ class FinetuneConfig:
             raise UserError(
                 f"grouping='{self.grouping}' compares episodes of one problem: set group_size to at least 2, or "
                 "credit='value'"
+            )
+        if self.dtype != "float32" and (self.top_k or self.top_p < 1):
+            raise UserError(
+                f"rounding in {self.dtype} changes which tokens top_k and top_p leave: set dtype to float32, or top_k "
+                "to 0 and top_p to 1"
             )
         if self.replay_weight and not self.replay_capacity:
             raise UserError("replay_weight needs messages to replay: set replay_capacity")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -60,9 +61,17 @@ def message_divergence(old: Sequence[Any], new: Sequence[Any]) -> tuple[float, f
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(old, new, strict=True) if b is not None]
     if not pairs:
         return 0.0, 0.0
-    count = len(pairs)
-    before, after = (jnp.asarray(np.concatenate([pair[side] for pair in pairs])) for side in range(2))
-    k1, k3 = (float(jnp.sum(kl_estimate(before, after, kind=kind))) / count for kind in ("k1", "k3"))
+    before, after = (np.concatenate([pair[side] for pair in pairs]).astype(np.float32) for side in range(2))
+    # Zeros add nothing, and few lengths are few programs.
+    padding = (0, (1 << (len(before) - 1).bit_length()) - len(before))
+    sums = _divergences(np.pad(before, padding), np.pad(after, padding))
+    k1, k3 = (float(total) / len(pairs) for total in sums)
+    return k1, k3
+
+
+@jax.jit
+def _divergences(before: jax.Array, after: jax.Array) -> tuple[jax.Array, jax.Array]:
+    k1, k3 = (jnp.sum(kl_estimate(before, after, kind=kind)) for kind in ("k1", "k3"))
     return k1, k3
 
 

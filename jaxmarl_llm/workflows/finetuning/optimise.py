@@ -17,7 +17,7 @@ from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.gradients import pack_gradient
 from jaxmarl_llm.workflows.finetuning.packs import Packed
-from jaxmarl_llm.workflows.finetuning.state import Stepper, stepper
+from jaxmarl_llm.workflows.finetuning.state import Stepper, policy_of, stepper
 from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
 from jaxmarl_llm.workflows.loss import LossWeights
 from jaxmarl_llm.workflows.update import step_policies
@@ -78,7 +78,7 @@ def role_gradients(
     size = flatten(adapters).shape[1]
     gradients, sums = [], []
     for role, policy in zip(trainer.roles, trainer.policy_of_role, strict=True):
-        adapter = jax.tree.map(lambda leaf, policy=policy: leaf[policy], adapters)
+        adapter = policy_of(adapters, policy)
         anchor = 0.0 if config.is_sequential else float(penalty[policy])
         weights = LossWeights(config.clip_low, config.clip_high, anchor, entropy, config.value_coefficient, 0.2)
         total, of_role = jnp.zeros(size), {}
@@ -93,8 +93,7 @@ def role_gradients(
                 weights,
                 float(penalty[policy]) if config.is_sequential else 0.0,
                 ratio="message" if config.is_sequential else "token",
-                temperature=config.temperature,
-                top_k=config.top_k,
+                **config.sampling,
             )
             total = total + gradient
             of_role = jax.tree.map(jnp.add, of_role, found) if of_role else found

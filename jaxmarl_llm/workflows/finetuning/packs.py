@@ -9,8 +9,9 @@ import numpy as np
 
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, Pack
 
-# Rows of one micro-batch have a power of two of prompts, and lengths are multiples of this: few shapes to compile.
-_MULTIPLE = 16
+# Few shapes, since each is compiled: lengths are multiples of these, and a micro-batch is a whole one or such a part.
+_PROMPT_MULTIPLE, _COMPLETION_MULTIPLE = 32, 16
+_PARTS = (16, 4, 1)
 
 
 class Text(Protocol):
@@ -90,23 +91,24 @@ def pack_samples(
     rows: dict[tuple[int, int], list[list[int]]] = {}
     for numbers in by_prompt.values():
         copies = group if len(numbers) > 1 else 1
-        length = _padded(len(texts[numbers[0]].prompt))
+        length = _padded(len(texts[numbers[0]].prompt), _PROMPT_MULTIPLE)
         for start in range(0, len(numbers), copies):
             rows.setdefault((length, copies), []).append(numbers[start : start + copies])
     longest = max((len(texts[number].completion) for numbers in by_prompt.values() for number in numbers), default=1)
-    steps = _padded(longest)
+    steps = _padded(longest, _COMPLETION_MULTIPLE)
     packs = []
     for (length, copies), found in sorted(rows.items()):
         tokens = length + copies * (steps - 1)
         size = 1 << max(0, (max_tokens // tokens).bit_length() - 1)
         for start in range(0, len(found), size):
             part = found[start : start + size]
-            packs.append(_pack(model, texts, part, length, copies, steps, 1 << (len(part) - 1).bit_length()))
+            room = next(size // share for share in _PARTS if len(part) <= size // share)
+            packs.append(_pack(model, texts, part, length, copies, steps, room))
     return packs
 
 
-def _padded(length: int) -> int:
-    return -(-max(length, 1) // _MULTIPLE) * _MULTIPLE
+def _padded(length: int, multiple: int) -> int:
+    return -(-max(length, 1) // multiple) * multiple
 
 
 def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
@@ -120,5 +122,6 @@ def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
             written = texts[number].completion
             index[row, column] = number
             completion[row, column, : len(written)], mask[row, column, : len(written)] = written, True
+    model.check_fits(size, length, copies, steps)
     pack = Pack(*map(jnp.asarray, (prompt, prompt_length, completion, mask)))
     return Packed(index, pack, model.trunk(pack))

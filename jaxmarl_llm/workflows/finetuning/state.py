@@ -1,6 +1,7 @@
 """Everything that fine-tuning changes. Axes: P policies, F parameters of an adapter in one vector."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -43,7 +44,19 @@ class FinetuneState:
 
     def policy(self, index: int) -> Any:
         """The adapter of one policy."""
-        return jax.tree.map(lambda leaf: leaf[index], self.adapters)
+        return policy_of(self.adapters, index)
+
+
+@jax.jit
+def policy_of(tree: Any, index: int) -> Any:
+    """One policy's part of a tree `[P, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+@jax.jit
+def with_policy(tree: Any, index: int, part: Any) -> Any:
+    """A tree `[P, ...]` with another part for one policy."""
+    return jax.tree.map(lambda leaf, one: leaf.at[index].set(one), tree, part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +83,15 @@ def init_state(config: FinetuneConfig, model: AdaptedModel) -> FinetuneState:
     num_policies = model.config.num_adapters
     return FinetuneState(
         adapters=adapters,
-        optimizer_state=jax.vmap(stepper(config).make_optimizer().init)(flatten(adapters)),
+        optimizer_state=_init_optimizer(stepper(config), adapters),
         kl_coefficient=jnp.full(num_policies, config.kl_coefficient, jnp.float32),
         versions=jnp.zeros(num_policies, jnp.int32),
         key=key,
         iteration=jnp.zeros((), jnp.int32),
         episodes=jnp.zeros((), jnp.int32),
     )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init_optimizer(steps: Stepper, adapters: Any) -> Any:
+    return jax.vmap(steps.make_optimizer().init)(flatten(adapters))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.workflows.finetuning.imitation import imitate
 from jaxmarl_llm.workflows.finetuning.monitors import message_divergence
 from jaxmarl_llm.workflows.finetuning.replay import Example
-from jaxmarl_llm.workflows.finetuning.state import FinetuneState
+from jaxmarl_llm.workflows.finetuning.state import FinetuneState, policy_of, with_policy
 from jaxmarl_llm.workflows.finetuning.trainer import Trainer
 
 
@@ -64,11 +64,10 @@ def swap_agent(
     def shock(state: FinetuneState) -> float:
         return message_divergence(old, trainer.score(state.policy(policy), packs, len(samples))[0])[1]
 
-    adapters = jax.tree.map(lambda leaf, part: leaf.at[policy].set(part), state.adapters, adapter)
+    adapters = with_policy(state.adapters, policy, adapter)
     # Moments of the outgoing agent say nothing of the incoming one.
-    optimizer_state = jax.tree.map(
-        lambda leaf: leaf.at[policy].set(jnp.zeros_like(leaf[policy])), state.optimizer_state
-    )
+    zeros = jax.tree.map(jnp.zeros_like, policy_of(state.optimizer_state, policy))
+    optimizer_state = with_policy(state.optimizer_state, policy, zeros)
     state = dataclasses.replace(
         state, adapters=adapters, optimizer_state=optimizer_state, versions=state.versions.at[policy].add(1)
     )

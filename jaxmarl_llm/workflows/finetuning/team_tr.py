@@ -18,7 +18,7 @@ from jaxmarl_llm.algorithms.trust_region import adapt_penalty, effective_sample_
 from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, episode_metrics, message_divergence
 from jaxmarl_llm.workflows.finetuning.optimise import learned_from, optimise, rates
 from jaxmarl_llm.workflows.finetuning.packs import Packed
-from jaxmarl_llm.workflows.finetuning.state import FinetuneState
+from jaxmarl_llm.workflows.finetuning.state import FinetuneState, policy_of, with_policy
 from jaxmarl_llm.workflows.finetuning.steps import SECONDS, Iteration, split_problems
 from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
 from jaxmarl_llm.workflows.text.coordination import instruction_metrics
@@ -61,11 +61,11 @@ def line_search(
       radius: in nats a message.
     """
     tried, refused = 0.0, Gate(old, 0.0, 0.0, 0.0, 0.0, [None] * len(old_log_prob))
-    if not packs or not any(bool(jnp.any(a != b)) for a, b in zip(*map(jax.tree.leaves, (old, new)), strict=True)):
+    if not packs or not _differ(old, new):
         return refused
     for trial in range(trainer.config.line_search):
         fraction = 0.5**trial
-        candidate = new if not trial else jax.tree.map(lambda a, b, f=fraction: a + f * (b - a), old, new)
+        candidate = _between(old, new, fraction) if trial else new
         log_prob, _ = trainer.score(candidate, packs, len(old_log_prob))
         divergence, positive = message_divergence(old_log_prob, log_prob)
         largest = max(divergence, positive)
@@ -74,6 +74,16 @@ def line_search(
         if largest <= radius:
             return Gate(candidate, fraction, divergence, positive, tried, log_prob)
     return dataclasses.replace(refused, tried=tried)
+
+
+@jax.jit
+def _differ(old: Any, new: Any) -> jax.Array:
+    return jnp.any(jnp.stack(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.any(a != b), old, new))))
+
+
+@jax.jit
+def _between(old: Any, new: Any, fraction: float) -> Any:
+    return jax.tree.map(lambda a, b: a + fraction * (b - a), old, new)
 
 
 @dataclasses.dataclass(eq=False)
@@ -192,8 +202,8 @@ def _update_policy(
     old = state.policy(policy)
 
     def divergence(adapters) -> float:
-        adapter = jax.tree.map(lambda leaf: leaf[policy], adapters)
-        return max(message_divergence(old_log_prob, trainer.score(adapter, packs, len(old_log_prob))[0]))
+        log_prob, _ = trainer.score(policy_of(adapters, policy), packs, len(old_log_prob))
+        return max(message_divergence(old_log_prob, log_prob))
 
     adapters, optimizer_state, steps = optimise(
         trainer,
@@ -211,7 +221,7 @@ def _update_policy(
     gate = line_search(
         trainer,
         old,
-        jax.tree.map(lambda leaf: leaf[policy], adapters),
+        policy_of(adapters, policy),
         packs,
         old_log_prob,
         config.radius,
@@ -239,7 +249,7 @@ def _update_policy(
     if accepted:
         state = dataclasses.replace(
             state,
-            adapters=jax.tree.map(lambda leaf, part: leaf.at[policy].set(part), state.adapters, gate.adapter),
+            adapters=with_policy(state.adapters, policy, gate.adapter),
             optimizer_state=optimizer_state,
             versions=state.versions.at[policy].add(1),
         )

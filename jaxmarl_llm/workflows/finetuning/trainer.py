@@ -14,7 +14,7 @@ from jaxmarl_llm.workflows.finetuning.credit import sample_advantages, sample_re
 from jaxmarl_llm.workflows.finetuning.gradients import Lessons
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, scored
 from jaxmarl_llm.workflows.finetuning.packs import Packed, Text, pack_samples
-from jaxmarl_llm.workflows.finetuning.state import FinetuneState
+from jaxmarl_llm.workflows.finetuning.state import FinetuneState, policy_of
 from jaxmarl_llm.workflows.policies import frozen_policies
 from jaxmarl_llm.workflows.team import TeamPolicy
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
@@ -121,8 +121,7 @@ class Trainer:
             problems,
             key,
             group_size=config.group_size,
-            temperature=config.temperature,
-            top_k=config.top_k,
+            **config.sampling,
         )
 
     def evaluate(self, state: FinetuneState) -> TextEvaluation:
@@ -155,8 +154,7 @@ class Trainer:
                 adapter,
                 packed.trunk,
                 packed.pack,
-                temperature=self.config.temperature,
-                top_k=self.config.top_k,
+                **self.config.sampling,
             )
             packed.spread(found.log_prob, log_prob)
             if found.value is not None:
@@ -219,8 +217,7 @@ class Trainer:
         value: list[Any] = [np.zeros(len(sample.completion), np.float32) for sample in samples]
         for policy in self.learning:
             which = self.samples_of(samples, policy)
-            adapter = jax.tree.map(lambda leaf, policy=policy: leaf[policy], adapters)
-            found = self.score(adapter, self.pack(samples, which), len(samples))
+            found = self.score(policy_of(adapters, policy), self.pack(samples, which), len(samples))
             for number in which:
                 log_prob[number], value[number] = found[0][number], found[1][number]
         return log_prob, value

@@ -16,6 +16,7 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import join_adapters
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
+from jaxmarl_llm.llm.memory import check_fits, devices_of, generation_memory
 from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.team import TeamPolicy, make_team
@@ -147,7 +148,7 @@ class Sampler:
           temperature, top_p, top_k: of the distribution; temperature 0 for the likeliest token.
 
         Raises:
-          UserError: a prompt that leaves no room for M tokens.
+          UserError: a prompt that leaves no room for M tokens, or more than fits into memory.
         """
         config = self.team.decoder.config
         longest = max(map(len, prompts))
@@ -186,6 +187,12 @@ class Sampler:
         return Sampled(*(values.reshape(-1, *values.shape[2:]) for values in (*drawn, length)))
 
     def _draw(self, prompts, adapter, rows, key, width, *, temperature, top_p, **static) -> tuple[np.ndarray, ...]:
+        sizes = len(prompts), width, static["max_new_tokens"]
+        check_fits(
+            generation_memory(self.team.decoder.config, *sizes, group=static["group"]),
+            f"generation of {rows.size} replies at once",
+            num_devices=devices_of(self.body),
+        )
         tokens = np.full((len(prompts), width), self.pad_token, np.int32)
         for index, prompt in enumerate(prompts):
             tokens[index, : len(prompt)] = prompt

@@ -11,6 +11,7 @@ from workflows.finetuning.toy_play import random_trainer
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, join_adapters, score
+from jaxmarl_llm.llm.config import LORA_TARGETS
 from jaxmarl_llm.workflows.finetuning.model import adapt
 from jaxmarl_llm.workflows.finetuning.optimise import optimise, pack_roles, role_gradients
 from jaxmarl_llm.workflows.finetuning.state import init_state
@@ -21,7 +22,14 @@ from jaxmarl_llm.workflows.finetuning.steps import plan
 def isolated():
     """A trainer of two policies that has learned something, so that neither matrix of its adapters is 0."""
     return with_random_adapters(
-        random_trainer(trust_region="grpo", sharing="isolated", trained_layers=1, pack_tokens=512)
+        random_trainer(
+            reads=True,
+            trust_region="grpo",
+            sharing="isolated",
+            trained_layers=1,
+            pack_tokens=512,
+            lora_targets=LORA_TARGETS,
+        )
     )
 
 
@@ -129,7 +137,7 @@ def test_completions_without_an_advantage_are_left_out_and_change_nothing(isolat
     assert len(count) == len(batch.samples) > len(seen) > 0
     packs = [pack_roles(trainer, batch, which) for which in (count, seen)]
     whole, part = (role_gradients(trainer, state.adapters, batch, one, np.zeros(2), 0.0)[0] for one in packs)
-    np.testing.assert_allclose(whole, part, atol=1e-6)
+    np.testing.assert_allclose(whole, part, atol=3e-5 * np.abs(whole).max())
     # An entropy bonus is for all.
     assert len(plan(trainer, batch, key, 0.1)[0][1]) == len(batch.samples)
 

@@ -97,6 +97,7 @@ def toy_trainer(**settings):
     """A trainer of the relay."""
     defaults = {
         "lora_rank": 4,
+        "lora_targets": ("value", "down"),
         "num_problems": 3,
         "group_size": 5,
         "max_new_tokens": 2,

@@ -14,7 +14,13 @@ TOKENIZER = DigitTokenizer()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RandomTrainer(Trainer):
-    """A trainer whose team writes random tokens, with the team's own log-probabilities of them."""
+    """A trainer whose team writes random tokens, with the team's own log-probabilities of them.
+
+    Attributes:
+      reads: the finisher reads what the solver wrote, so that its prompts differ: more shapes to compile.
+    """
+
+    reads: bool = False
 
     def play(self, state, problems, key):
         random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -23,7 +29,8 @@ class RandomTrainer(Trainer):
             problem = episode // self.config.group_size
             written = ""
             for call, policy in zip(self.roles, self.policy_of_role, strict=True):
-                prompt = TOKENIZER.encode(problems[problem].prompt + ("#" if call == "solver" else f"{written}|"))
+                read = written if self.reads else ""
+                prompt = TOKENIZER.encode(problems[problem].prompt + read + ("#" if call == "solver" else "|"))
                 completion = random.integers(1, TOKENIZER.vocab_size, random.integers(1, 3)).astype(np.int32)
                 written = TOKENIZER.decode(completion)
                 samples.append(
@@ -57,7 +64,9 @@ class RandomTrainer(Trainer):
         return TextEvaluation(accuracy, (accuracy, accuracy), {"any_correct": accuracy}, episodes)
 
 
-def random_trainer(**settings):
+def random_trainer(reads=False, **settings):
     """`RandomTrainer` of the relay."""
     trainer = toy_trainer(**settings)
-    return RandomTrainer(**{field.name: getattr(trainer, field.name) for field in dataclasses.fields(Trainer)})
+    return RandomTrainer(
+        **{field.name: getattr(trainer, field.name) for field in dataclasses.fields(Trainer)}, reads=reads
+    )
