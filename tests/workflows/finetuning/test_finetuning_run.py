@@ -47,13 +47,15 @@ def stored(state):
     return jax.tree.leaves(checkpoints.to_storage(state))
 
 
-@pytest.mark.parametrize("settings", [{"sharing": "isolated", "radius": 0.1}, REPLAY])
+@pytest.mark.parametrize(
+    "settings", [pytest.param({"sharing": "isolated", "radius": 0.1}, marks=pytest.mark.wide), REPLAY]
+)
 def test_a_run_that_was_killed_goes_on_bit_by_bit(settings, tmp_path):
-    trainer = random_trainer(iterations=4, **settings)
+    trainer = random_trainer(iterations=3, **settings)
     whole = run(tmp_path / "whole", trainer)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", trainer, watcher=Stop(3))
-    assert checkpoints.updates(tmp_path / "cut" / "checkpoints") == [1, 2]
+        run(tmp_path / "cut", trainer, watcher=Stop(2))
+    assert checkpoints.updates(tmp_path / "cut" / "checkpoints") == [0, 1]
     cut = run(tmp_path / "cut", trainer, resume=True)
     for one, other in zip(stored(whole.state), stored(cut.state), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -70,10 +72,10 @@ def test_a_run_that_was_killed_goes_on_bit_by_bit(settings, tmp_path):
         for of in lines
     ]
     assert untimed[0] == untimed[1]
-    assert [line["update"] for line in lines[0] if line["kind"] == "train"] == [1, 2, 3, 4]
+    assert [line["update"] for line in lines[0] if line["kind"] == "train"] == [1, 2, 3]
     assert load_finetune_config(whole.folder / "config.yaml") == trainer.config
     summary = json.loads((whole.folder / "summary.json").read_text())
-    assert summary["iterations"] == 4 and summary["base"]["accuracy"] == 0.0
+    assert summary["iterations"] == 3 and summary["base"]["accuracy"] == 0.0
     _, best = load_finetuned(whole.folder, "best", trainer)
     assert int(best.iteration) == summary["best"]["iteration"] > 0
 
@@ -144,6 +146,7 @@ def test_transcripts_are_imitated_by_the_policies_that_they_are_of():
         transcript_examples(trainer, [EpisodeRecord((dataclasses.replace(steps[0], role="solvers"),))])
 
 
+@pytest.mark.wide
 def test_a_critic_learns_beside_its_policy():
     trainer = random_trainer(trust_region="ppo", sharing="isolated", entropy_coefficient=0.01)
     first = state = init_state(trainer.config, trainer.model)
@@ -168,17 +171,19 @@ SETTINGS = {
 @pytest.mark.parametrize("algorithm", list(SETTINGS))
 def test_the_relay_is_learned(algorithm, sharing):
     trainer = toy_trainer(
-        sharing=sharing, num_problems=4, group_size=16, pack_tokens=512, reward="own", **SETTINGS[algorithm]
+        sharing=sharing, num_problems=4, group_size=16, pack_tokens=64, reward="own", **SETTINGS[algorithm]
     )
     state = init_state(trainer.config, trainer.model)
-    before = trainer.evaluate(state).accuracy
-    for _ in range(60):
+    accuracies = [trainer.evaluate(state).accuracy]
+    while accuracies[-1] < 1 and int(state.iteration) < 60:
         done = iterate(trainer, state)
         state = done.state
         if algorithm == "teamtr":
             assert max(done.metrics["policy_divergence"].max(), done.metrics["policy_divergence_k3"].max()) <= 0.3
             assert done.metrics["fresh"] == 1.0
-    assert before <= 0.5 and trainer.evaluate(state).accuracy == 1.0
+        if int(state.iteration) % 5 == 0:
+            accuracies.append(trainer.evaluate(state).accuracy)
+    assert accuracies[0] <= 0.5 and accuracies[-1] == 1.0
 
 
 _RUN = """
@@ -195,35 +200,40 @@ finetune(trainer.config, {folder!r}, trainer=trainer, resume=True)
 def test_kill_9_in_the_middle_of_an_update(tmp_path):
     tests = str(Path(__file__).parents[2])
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    # The three processes compile once.
+    environment |= {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
 
     def command(folder):
-        text = _RUN.format(tests=tests, iterations=40, folder=str(tmp_path / folder))
+        text = _RUN.format(tests=tests, iterations=12, folder=str(tmp_path / folder))
         return [sys.executable, "-c", text]
 
     subprocess.run(command("whole"), check=True, env=environment, timeout=500)
     process = subprocess.Popen(command("killed"), env=environment)
     lines = tmp_path / "killed" / "metrics.jsonl"
     deadline = time.monotonic() + 500
-    while not (lines.exists() and lines.read_text().count('"train"') >= 5):
+    while not (lines.exists() and lines.read_text().count('"train"') >= 3):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert max(checkpoints.updates(tmp_path / "killed" / "checkpoints")) < 40
+    assert max(checkpoints.updates(tmp_path / "killed" / "checkpoints")) < 12
     subprocess.run(command("killed"), check=True, env=environment, timeout=500)
-    trainer = toy_trainer(sharing="isolated", radius=0.1, iterations=40, checkpoint_every=2)
+    trainer = toy_trainer(sharing="isolated", radius=0.1, iterations=12, checkpoint_every=2)
     states = [load_finetuned(tmp_path / folder, "last", trainer)[1] for folder in ("whole", "killed")]
-    assert int(states[0].iteration) == 40 and max(states[0].version_vector) > 0
+    assert int(states[0].iteration) == 12 and max(states[0].version_vector) > 0
     for one, other in zip(*map(stored, states), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
 def test_an_incoming_agent_learns_its_part_first(key):
-    trainer = toy_trainer(trust_region="grpo", sharing="isolated", num_problems=4, pack_tokens=512)
+    trainer = toy_trainer(trust_region="grpo", sharing="isolated", group_size=32, pack_tokens=1024)
     state = init_state(trainer.config, trainer.model)
-    incoming = jax.tree.map(lambda leaf: leaf + 0.5, state.policy(1))
-    swap = swap_agent(trainer, state, 1, incoming, trainer.bound.task.train, key, updates=60)
-    assert swap.shock[1] < 0.5 * swap.shock[0] and swap.losses[-1] < swap.losses[0]
-    for old, new in zip(*map(jax.tree.leaves, (state.policy(0), swap.state.policy(0))), strict=True):
+    incoming = jax.tree.map(lambda leaf: leaf + 0.5, state.policy(0))
+    swap = swap_agent(trainer, state, 0, incoming, trainer.bound.task.train, key, updates=40)
+    assert swap.shock[1] < 0.7 * swap.shock[0] and swap.losses[-1] < swap.losses[0]
+    for old, new in zip(*map(jax.tree.leaves, (state.policy(1), swap.state.policy(1))), strict=True):
         np.testing.assert_array_equal(old, new)
