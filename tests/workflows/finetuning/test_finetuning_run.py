@@ -148,15 +148,15 @@ def test_transcripts_are_imitated_by_the_policies_that_they_are_of():
 
 @pytest.mark.wide
 def test_a_critic_learns_beside_its_policy():
-    trainer = random_trainer(trust_region="ppo", sharing="isolated", entropy_coefficient=0.01)
+    trainer = random_trainer(trust_region="ppo", sharing="isolated", entropy_coefficient=0.01, length_weight=2.0)
     first = state = init_state(trainer.config, trainer.model)
     losses = []
-    for _ in range(6):
+    for _ in range(8):
         # The same episodes every time.
         done = iterate(trainer, dataclasses.replace(state, key=first.key, iteration=first.iteration))
         state = done.state
         losses.append(done.metrics["value_loss"].mean())
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.5 * losses[0]
 
 
 SETTINGS = {

@@ -126,6 +126,8 @@ def test_divergences_against_sums_by_hand():
         ({"lora_targets": ("queries",)}, "unknown target of an adapter"),
         ({"discount": 1.0}, "below 1"),
         ({"minibatches": 99}, "at most num_problems"),
+        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"top_p": 0.9, "dtype": "bfloat16"}, "set dtype to float32"),
         ({"entropy_coefficient": -1.0}, "entropy_coefficient must be a number of at least 0"),
     ],
 )
