@@ -128,6 +128,7 @@ def test_commands_parse(page):
                 parse_phase([word for word in words[3:] if word != "--resume"])
             elif words[1] == "ablate":
                 # Another ablation is resumed from a folder, which documentation has not.
+                words = [word for word in words if word != "--resume"]
                 parse_ablate([*(["quick"] if words[2].startswith("-") else []), *words[2:]])
             elif words[1] == "finetune" and "--help" not in words:
                 parse_finetune([*(["sums"] if words[2].startswith("-") else []), *words[2:]])
