@@ -100,6 +100,7 @@ def test_bad_input_names_the_closest():
         prepare_training("grid_race", total_steps=10)
 
 
+@pytest.mark.wide
 def test_training_takes_every_algorithm_and_its_settings():
     hyper = {"num_envs": 2, "rollout_length": 3, "batch_size": 2, "gradient_steps": 1}
     assert prepare_training("two_step", algorithm="vdn", total_steps=12, hyper=hyper).steps == 12
@@ -107,6 +108,7 @@ def test_training_takes_every_algorithm_and_its_settings():
         prepare_training("two_step", algorithm="vdn", total_steps=12, hyper=hyper | {"mixr": 1})
 
 
+@pytest.mark.wide
 def test_training_program_learns_and_evaluates():
     program = prepare_training(
         "toy_environments:MatchTarget",

@@ -175,6 +175,7 @@ def test_commands_know_each_others_folders(run, tmp_path, capsys):
     assert f"use `jaxmarl-llm eval {tmp_path}`" in capsys.readouterr().err
 
 
+@pytest.mark.wide
 def test_evaluate(run, tmp_path, capsys):
     folder, _ = run
     said = tmp_path / "said.jsonl"

@@ -78,10 +78,12 @@ def module(tmp_path, monkeypatch):
 
 
 SLOW = ("algorithms", "networks")
+WIDE = ("environments", "training", "value_learning", "workflow_learning")
 
 
 def marked(page):
-    return pytest.param(page, marks=pytest.mark.slow) if page.stem in SLOW else page
+    marks = [pytest.mark.slow] * (page.stem in SLOW) + [pytest.mark.wide] * (page.stem in WIDE)
+    return pytest.param(page, marks=marks)
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in PAGES if any(blocks(page, "python"))], ids=page_id)

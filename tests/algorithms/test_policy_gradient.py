@@ -204,6 +204,7 @@ def test_permuting_environments_permutes_the_outputs():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), straight, permuted)
 
 
+@pytest.mark.wide
 def test_seeds_and_hyper_parameters_under_one_vmap():
     learner = algorithms.ippo(MatchTarget(max_steps=5), num_envs=4, rollout_length=10, num_minibatches=2)
     keys = jax.random.split(jax.random.key(0), 3)
@@ -270,6 +271,7 @@ def test_only_a_memory_solves_the_cue():
     assert final_return("mlp") < 0.6
 
 
+@pytest.mark.wide
 def test_act_without_a_trainer():
     env = MatchTarget(team_size=3, max_steps=5)
     for name in ALGORITHMS:

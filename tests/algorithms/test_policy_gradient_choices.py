@@ -58,6 +58,7 @@ def test_a_refused_update_leaves_parameters_and_optimizer_bit_identical():
     jax.tree.map(np.testing.assert_array_equal, old.optimizer_state, new.optimizer_state)
 
 
+@pytest.mark.wide
 def test_the_gate_trains_the_critic_without_moving_the_policy():
     # No direction can be found.
     learner = algorithms.hatrpo(MatchTarget(team_size=3, max_steps=5), **SIZES)
@@ -68,6 +69,7 @@ def test_the_gate_trains_the_critic_without_moving_the_policy():
     assert all(jax.tree.leaves(changed))
 
 
+@pytest.mark.wide
 def test_the_penalty_follows_the_divergence():
     env = MatchTarget(team_size=3, max_steps=5)
     for rate, expected in ((0.0, 0.5), (0.3, 2.0)):
@@ -117,6 +119,7 @@ def test_a_critic_of_actions_is_told_only_what_happens():
 
 
 @pytest.mark.parametrize("critic", ["global_state", pytest.param("attention", marks=pytest.mark.wide)])
+@pytest.mark.wide
 def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
     env = MatchTarget(team_size=3, max_steps=5)
     learner = algorithms.happo(env, critic=critic, random_order=False, learning_rate=0.05, **SIZES)
@@ -149,6 +152,7 @@ def test_importance_factor_is_the_ratio_of_the_agents_before(critic):
         ("importance", 1),
     ],
 )
+@pytest.mark.wide
 def test_rollouts_of_a_sequential_update(resample, rollouts):
     learner = algorithms.happo(MatchTarget(team_size=3, max_steps=7), resample=resample, **SIZES)
     ((old, new, metrics),) = run(learner)

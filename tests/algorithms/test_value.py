@@ -285,6 +285,7 @@ def test_one_agent_and_one_environment(team_size, num_envs):
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(name, marks=[] if name == "vdn" else pytest.mark.wide) for name in ALGORITHMS]
 )
+@pytest.mark.wide
 def test_what_dead_agents_see_reaches_no_loss(algorithm):
     def outcome(poison):
         # A shared reward is the team's to the end, so only what the dead see is poisoned for those who share one.
@@ -341,6 +342,7 @@ def test_exploration_is_legal_and_uniform():
     np.testing.assert_allclose(np.sort(share, axis=0)[1:3], 0.2, atol=0.03)
 
 
+@pytest.mark.wide
 def test_targets_move_hard_and_soft():
     env = MatchTarget(team_size=2, max_steps=5)
     for interval, rate, gap in ((2, 1.0, 0.0), (3, 1.0, 1.0), (1, 0.25, 1.0)):
@@ -356,6 +358,7 @@ def test_targets_move_hard_and_soft():
         assert (distance[1] > 0) == (interval < 3)
 
 
+@pytest.mark.wide
 def test_nothing_is_learned_before_learning_starts():
     learner = algorithms.qmix(MatchTarget(max_steps=5), **SMALL | {"learning_starts": 2.0 * 4 * 11})
     state = init(learner)

@@ -183,6 +183,7 @@ def test_crowded_field_leaves_food_out_rather_than_breaking_the_spacing():
         ),
     ],
 )
+@pytest.mark.wide
 def test_contract(settings):
     check_env(Foraging(**settings), num_steps=60)
 

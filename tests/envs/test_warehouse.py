@@ -196,6 +196,7 @@ def test_starts():
         },
     ],
 )
+@pytest.mark.wide
 def test_contract(settings):
     env = Warehouse(**settings)
     check_env(env, num_steps=60)

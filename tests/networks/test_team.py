@@ -53,6 +53,7 @@ def params_of(network, key, width=F):
 
 
 @pytest.mark.parametrize("memory", [{}, {"memory_size": H, "memory_tokens": 2}], ids=["forgets", "remembers"])
+@pytest.mark.wide
 def test_isolated_policies_see_the_whole_team(memory, key):
     """Each agent's outputs are those that its policy gives it in a team that uses this policy alone."""
     table = (1, 0, 1)
@@ -221,6 +222,7 @@ def test_a_decoder_breaks_the_symmetry_of_equal_agents(decoder, least, most):
 
 
 @pytest.mark.parametrize("sharing", [pytest.param("shared", marks=pytest.mark.wide), (0, 1, 0)])
+@pytest.mark.wide
 def test_a_decoder_acts_in_order(sharing):
     """Each agent's action is the choice from the logits that its policy has for the actions before it."""
     learner = learner_of("ippo", MatchTarget(team_size=3, choices=5), sharing=sharing, decoder=True, agent_id=True)

@@ -8,6 +8,7 @@ from workflows.tiny_team import learner_of, tiny_team
 from jaxmarl_llm.errors import UserError
 
 
+@pytest.mark.wide
 def test_frozen_roles_stay_bit_by_bit(key):
     bound, team = tiny_team("voting", {"generator": "frozen", "aggregator": "learner"}, n=2)
     assert team.policy_of_role == (1, 0) and team.frozen == (1,)

@@ -91,6 +91,7 @@ def voters(copies, per_copy):
     return jax.tree.map(lambda leaf: float(leaf.mean()), jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 8)))
 
 
+@pytest.mark.wide
 def test_amplification():
     drift, mass = zip(*[voters(copies, True) for copies in (1, 3, 6)], strict=True)
     assert drift[2] > 1.5 * drift[1] > 1.5 * drift[0] and mass[2] > 1.5 * mass[1] > 1.5 * mass[0]
@@ -146,6 +147,7 @@ def conflict(table, weighting):
     return np.asarray(jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 3))).mean(0)
 
 
+@pytest.mark.wide
 def test_capture():
     shared, isolated = (0, 0), (0, 1)
     many, few = conflict(shared, "sequences")

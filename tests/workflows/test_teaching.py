@@ -60,6 +60,7 @@ def test_voting():
     near(outcome[count == 1], 0.7 + 0.3 / 2)
 
 
+@pytest.mark.wide
 def test_orch_workers_on_programs():
     skill = {"orchestrator": 0.5, "worker": 0.3, "synthesizer": 0.9}
     task = make_task("stack_code", num_shown=2, num_hidden=1)

@@ -104,6 +104,7 @@ def test_routing(key):
     assert (sums["rollout_kl"] / sums["count"] < 1e-6).all() and not sums["clip_fraction"].any()
 
 
+@pytest.mark.wide
 def test_tied_policies_are_shared_ones(key):
     """One program of isolated policies trains them as isolated and as shared ones, by what it is given."""
     bound, shared = tiny_team("voting", "shared", n=2)
@@ -164,6 +165,7 @@ def test_devices_learn_what_one_learns(key):
 
 
 @pytest.mark.parametrize("credit", ["group", pytest.param("value", marks=pytest.mark.slow)])
+@pytest.mark.wide
 def test_tiny_models_learn(key, credit):
     bound, team = tiny_team("single", task=Opposite(), decoder={"value_head": credit == "value"})
     learner = learner_of(

@@ -50,6 +50,7 @@ def stored(state):
 @pytest.mark.parametrize(
     "settings", [pytest.param({"sharing": "isolated", "radius": 0.1}, marks=pytest.mark.wide), REPLAY]
 )
+@pytest.mark.wide
 def test_a_run_that_was_killed_goes_on_bit_by_bit(settings, tmp_path):
     trainer = random_trainer(iterations=3, **settings)
     whole = run(tmp_path / "whole", trainer)

@@ -51,6 +51,7 @@ def moved(before, after):
     ],
     ids=lambda settings: settings["trust_region"],
 )
+@pytest.mark.wide
 def test_frozen_roles_stay_bit_by_bit(settings, learned_roles, monkeypatch):
     trainer = random_trainer(sharing=TABLE, trained_layers=1, num_problems=4, group_size=8, **settings)
     assert trainer.policy_of_role == (1, 0) and trainer.learning == (0,) and trainer.learning_roles == ("finisher",)

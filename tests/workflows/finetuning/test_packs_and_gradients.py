@@ -101,6 +101,7 @@ def test_packs_that_no_memory_holds_are_refused(isolated):
         isolated[0].model.check_fits(10**5, 16, 10, 16)
 
 
+@pytest.mark.wide
 def test_gradients_are_those_of_the_whole_decoder(isolated):
     trainer, state = isolated
     _, batch = played(trainer, state)
