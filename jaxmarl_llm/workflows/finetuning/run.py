@@ -20,7 +20,7 @@ from jaxmarl_llm.llm import DecoderConfig
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.config import differences, dump_yaml
 from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
-from jaxmarl_llm.training.interruption import StopSignal
+from jaxmarl_llm.training.interruption import STOPPING, StopSignal
 from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted
 from jaxmarl_llm.training.records import Records, plain
 from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, find_checkpoint, versions
@@ -205,9 +205,11 @@ def finetune(
             watcher.note(f"checkpoint {path} is damaged ({wrong}): set aside as {path.name}.damaged")
             checkpoints.set_aside(path)
         run = _Run(config, folder, trainer, watcher)
+        # Before the base model is evaluated, which takes a while too.
+        stop = stack.enter_context(StopSignal(STOPPING))
         run.restore(start)
         stack.callback(run.records.close)
-        return run.run()
+        return run.run(stop)
 
 
 def load_finetuned(
@@ -296,29 +298,29 @@ class _Run:
             self._evaluate()
             self._save()
 
-    def run(self) -> FinetuneResult:
-        """Goes on to the end."""
+    def run(self, stop: StopSignal) -> FinetuneResult:
+        """Goes on to the end, or until it is told to stop."""
         config = self.config
-        with StopSignal() as stop:
-            while self.iteration < config.iterations:
-                begin = time.perf_counter()
-                done = iterate(self.trainer, self.state, self.memory)
-                self.state, self.memory = done.state, done.memory
-                self._check_finite()
-                spent = time.perf_counter() - begin
-                self.seconds += spent
-                self._record(done, spent)
-                last = self.iteration == config.iterations
-                if last or self.iteration % config.evaluate_every == 0:
-                    self._evaluate()
-                if last or self.iteration % config.checkpoint_every == 0 or stop.number is not None:
-                    self._save()
-                if stop.number is not None and not last:
-                    raise TrainingInterrupted(
-                        f"stopped by {signal.Signals(stop.number).name} and saved at iteration {self.iteration} of "
-                        f"{config.iterations}; continue with: jaxmarl-llm finetune --resume --out {self.folder}",
-                        stop.number,
-                    )
+        while self.iteration < config.iterations:
+            if stop.number is not None:
+                self._save()
+                raise TrainingInterrupted(
+                    f"stopped by {signal.Signals(stop.number).name} and saved at iteration {self.iteration} of "
+                    f"{config.iterations}; continue with: jaxmarl-llm finetune --resume --out {self.folder}",
+                    stop.number,
+                )
+            begin = time.perf_counter()
+            done = iterate(self.trainer, self.state, self.memory)
+            self.state, self.memory = done.state, done.memory
+            self._check_finite()
+            spent = time.perf_counter() - begin
+            self.seconds += spent
+            self._record(done, spent)
+            last = self.iteration == config.iterations
+            if last or self.iteration % config.evaluate_every == 0:
+                self._evaluate()
+            if last or self.iteration % config.checkpoint_every == 0:
+                self._save()
         best = max(self.evaluations, key=lambda one: one[1])
         summary = {
             "iterations": self.iteration,
