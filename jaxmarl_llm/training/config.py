@@ -308,11 +308,11 @@ def config_from_mapping(values: Mapping[str, Any], source: str, base: TrainConfi
     return dataclasses.replace(base or TrainConfig(), **converted)
 
 
-def load_yaml(path: str | Path) -> TrainConfig:
-    """Reads a preset or a run's `config.yaml`.
+def read_yaml(path: str | Path) -> Any:
+    """What a YAML file holds.
 
     Raises:
-      UserError: it cannot be read, or holds something that is no configuration.
+      UserError: it cannot be read, is no YAML, or is empty.
     """
     try:
         values = yaml.safe_load(Path(path).read_text())
@@ -322,7 +322,16 @@ def load_yaml(path: str | Path) -> TrainConfig:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if values is None:
         raise UserError(f"{path} is empty: write lines of the form `field: value`, or restore it from a copy")
-    return config_from_mapping(values, str(path))
+    return values
+
+
+def load_yaml(path: str | Path) -> TrainConfig:
+    """Reads a preset or a run's `config.yaml`.
+
+    Raises:
+      UserError: it cannot be read, or holds something that is no configuration.
+    """
+    return config_from_mapping(read_yaml(path), str(path))
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

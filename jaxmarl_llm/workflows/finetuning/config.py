@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
-from jaxmarl_llm.training.config import RoleSharing, Settings
+from jaxmarl_llm.training.config import RoleSharing, Settings, read_yaml
 
 TRUST_REGIONS = ("teamtr", "ppo", "grpo")
 RESAMPLE = ("every", "every_k", "never", "importance")
@@ -163,8 +163,7 @@ class FinetuneConfig:
     def __post_init__(self):
         if not self.credit:
             object.__setattr__(self, "credit", "value" if self.trust_region == "ppo" else "group")
-        for name in ("lora_targets",):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -246,21 +245,14 @@ def load_finetune_config(path: str | Path) -> FinetuneConfig:
     Raises:
       UserError: it cannot be read, or holds something that is no configuration.
     """
-    import yaml
-
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold lines of the form `field: value`")
-    fields = {field.name: field for field in dataclasses.fields(FinetuneConfig)}
+    defaults = vars(FinetuneConfig())
     for name, value in values.items():
-        if name not in fields:
-            raise UserError(f"{path}: {unknown_name('field', str(name), fields)}")
-        default = getattr(FinetuneConfig(), name)
+        if name not in defaults:
+            raise UserError(f"{path}: {unknown_name('field', str(name), defaults)}")
+        default = defaults[name]
         if isinstance(default, float) and isinstance(value, int | str) and not isinstance(value, bool):
             try:
                 # YAML 1.1 takes 1e-4 for text.

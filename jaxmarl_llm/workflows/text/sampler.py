@@ -14,6 +14,7 @@ import numpy as np
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import join_adapters
+from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.memory import check_fits, devices_of, generation_memory
@@ -171,8 +172,8 @@ class Sampler:
             chosen = order[start : start + at_once]
             # Copies of a prompt fill the batch up, with its random numbers: they end when it does.
             filled = chosen + chosen[:1] * (_batch_size(len(order), group, at_once) - len(chosen))
-            width = length_bucket(max(len(prompts[index]) for index in chosen))
-            width = min(width, config.max_length - max_new_tokens)
+            longest = max(len(prompts[index]) for index in chosen)
+            width = length_bucket(longest, at_most=config.max_length - max_new_tokens)
             found = self._draw(
                 [prompts[index] for index in filled],
                 np.asarray([adapter[index] for index in filled], np.int32),
@@ -253,14 +254,6 @@ def _generate(decoder: Decoder, body, adapters, prompt, prompt_length, key, adap
         decoder, params, prompt, prompt_length, key, adapter=adapter, row=row, temperature=temperature, **settings
     )
     return drawn.tokens, drawn.log_prob, drawn.length
-
-
-def length_bucket(length: int) -> int:
-    """The next length up of 16, 24, 32, 48, 64, 96, ...: at most a third of a batch is padding."""
-    size = 16
-    while size < length:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
 
 
 def _batch_size(prompts: int, group: int, at_most: int) -> int:

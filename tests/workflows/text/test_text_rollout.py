@@ -12,6 +12,7 @@ from workflows.text.toy_text import CharacterTokenizer, Sums, sums, tiny_sampler
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import score
 from jaxmarl_llm.llm.adapters import join_adapters
+from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow, make_workflow
 from jaxmarl_llm.workflows.text import (
     RoleFormat,
@@ -24,7 +25,6 @@ from jaxmarl_llm.workflows.text import (
     write_transcripts,
 )
 from jaxmarl_llm.workflows.text.evaluation import wilson_interval
-from jaxmarl_llm.workflows.text.sampler import length_bucket
 from jaxmarl_llm.workflows.text.transcripts import episode_records
 
 TOKENIZER = CharacterTokenizer()
