@@ -12,7 +12,6 @@ from workflows.text.toy_text import CharacterTokenizer, Sums, sums, tiny_sampler
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import score
 from jaxmarl_llm.llm.adapters import join_adapters
-from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow, make_workflow
 from jaxmarl_llm.workflows.text import (
     RoleFormat,
@@ -306,12 +305,6 @@ def test_a_group_beyond_the_most_rows_is_parted(played):
     assert texts == [sample.text for sample in episodes.samples[:6] if sample.call == "generator"]
     likeliest = small.sample([prompt], [0], jax.random.key(5), top_p=1e-6, **settings)
     assert len(set(map(bytes, likeliest.tokens))) == 1 < len(set(texts))
-
-
-def test_lengths_are_rounded_up_to_few():
-    buckets = [length_bucket(length) for length in range(1, 2049)]
-    assert all(length <= bucket <= max(16, 1.5 * length) for length, bucket in enumerate(buckets, 1))
-    assert sorted(set(buckets))[:6] == [16, 24, 32, 48, 64, 96] and len(set(buckets)) == 15
 
 
 def test_bad_input_of_play(key):
