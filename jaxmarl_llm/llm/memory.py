@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-from typing import Any
 
 import jax
 import numpy as np
@@ -96,30 +95,26 @@ def gradient_memory(config: DecoderConfig, batch: int, prompt_length: int, new_t
     )
 
 
-def check_fits(estimate: MemoryEstimate, what: str, *, num_devices: int = 1) -> None:
+def check_fits(estimate: MemoryEstimate, what: str, *, shards: float = 1) -> None:
     """Refuses what does not fit into the memory of this machine, or of one of its devices.
 
     Args:
-      estimate: of all devices together.
+      estimate: for one device that has all parameters.
       what: names the work.
-      num_devices: that share it evenly.
+      shards: by how much less of the parameters a device holds, see `num_shards`. What is computed from them is taken
+        to be on every device.
 
     Raises:
       UserError: what takes how much, and how much there is.
     """
     there = available_memory()
-    if estimate.total / num_devices > there:
+    estimate = dataclasses.replace(estimate, weights=int(estimate.weights / shards))
+    if estimate.total > there:
         parts = ", ".join(f"{name} {part / 1e9:,.1f}" for name, part in dataclasses.asdict(estimate).items() if part)
         raise UserError(
-            f"{what} takes about {estimate.total / num_devices / 1e9:,.1f} GB ({parts}), and there are "
-            f"{there / 1e9:,.1f}: choose fewer or shorter sequences, or a smaller model"
+            f"{what} takes about {estimate.total / 1e9:,.1f} GB ({parts}), and there are {there / 1e9:,.1f}: choose "
+            "fewer or shorter sequences, or a smaller model"
         )
-
-
-def devices_of(params: Any) -> int:
-    """How many devices share parameters; 1 for those that are on none."""
-    sharded = (leaf.sharding for leaf in jax.tree.leaves(params) if isinstance(leaf, jax.Array))
-    return max((len(sharding.device_set) for sharding in sharded), default=1)
 
 
 def available_memory() -> float:

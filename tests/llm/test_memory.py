@@ -5,11 +5,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, generate, score
 from jaxmarl_llm.llm.adapters import join_adapters, split_adapters
 from jaxmarl_llm.llm.buckets import length_bucket
+from jaxmarl_llm.llm.devices import model_mesh, num_shards
 from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, gradient_memory
 
 CONFIG = DecoderConfig(
@@ -86,4 +88,19 @@ def test_what_does_not_fit_is_refused_in_one_line():
     ) as error:
         check_fits(MemoryEstimate(weights=0, cache=9 * 10**15, logits=0, activations=0), "generation")
     assert "\n" not in str(error.value)
-    check_fits(MemoryEstimate(weights=0, cache=9 * 10**15, logits=0, activations=0), "it", num_devices=10**9)
+    weights = MemoryEstimate(weights=9 * 10**15, cache=1, logits=0, activations=0)
+    check_fits(weights, "it", shards=10**9)
+    with pytest.raises(UserError, match="it takes about"):
+        check_fits(weights, "it")
+    with pytest.raises(UserError, match="cache"):
+        check_fits(dataclasses.replace(weights, cache=9 * 10**15), "it", shards=10**9)
+
+
+def test_copies_are_no_shards():
+    mesh = model_mesh(2)
+    assert mesh is not None
+    params = {"kernel": jnp.ones((6, 10)), "scale": jnp.ones(10)}
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "model"), ()))
+    placed = {"kernel": jax.device_put(params["kernel"], split), "scale": jax.device_put(params["scale"], whole)}
+    assert num_shards(placed) == 70 / 40
+    assert num_shards(jax.device_put(params, whole)) == num_shards(params) == num_shards({"scale": 1.0}) == 1

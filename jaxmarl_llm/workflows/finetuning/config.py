@@ -157,6 +157,8 @@ class FinetuneConfig:
     """How many of the newest checkpoints stay; the best adapters stay too."""
     pack_tokens: int = 2048
     """The most tokens of a micro-batch of the gradient, with padding: less needs less memory."""
+    num_devices: int = 1
+    """Devices that share the model, each with a part of every matrix; 0 for all. For models too large for one."""
     seed: int = 0
     """Of everything that is drawn."""
 
@@ -207,6 +209,7 @@ class FinetuneConfig:
         check_counts(self, "evaluation_problems", "checkpoint_every", "keep_checkpoints", "pack_tokens")
         check_counts(self, "replay_messages")
         check_counts(self, "trained_layers", "warmup", "top_k", "replay_capacity", "warm_start_updates", at_least=0)
+        check_counts(self, "num_devices", at_least=0)
         check_counts(self, "seed", at_least=0)
         check_numbers(self, "clip_low", "own_weight", "gae_lambda", "top_p")
         check_numbers(self, "radius", "learning_rate", "max_grad_norm", "temperature", "top_p", "lora_alpha", above=0.0)

@@ -14,6 +14,7 @@ from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.llm.adapters import merge_adapter
 from jaxmarl_llm.llm.checkpoints import LanguageModel, fingerprint, load_model, save_adapter
+from jaxmarl_llm.llm.devices import model_mesh
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.runs import find_checkpoint
 from jaxmarl_llm.workflows import make_workflow
@@ -183,7 +184,9 @@ def load_finetuned_team(
     if wrong is not None:
         raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
     workflow = make_workflow(config.workflow, **config.workflow_args)
-    model = load_model(config.model, dtype=config.dtype, max_length=max_length or config.max_length)
+    # What was trained on many devices may be used on fewer.
+    mesh = model_mesh(min(config.num_devices, jax.device_count()))
+    model = load_model(config.model, dtype=config.dtype, mesh=mesh, max_length=max_length or config.max_length)
     if model.tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
     adapted, table = adapt_team(config, model.config, model.params, workflow)

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.llm import DecoderConfig
+from jaxmarl_llm.llm.devices import jit_replicated
 from jaxmarl_llm.workflows.finetuning.model import Pack, score_pack
 from jaxmarl_llm.workflows.loss import LossWeights, token_losses
 
@@ -75,7 +76,9 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
     return parts
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("ratio", "temperature", "top_k", "top_p"))
+@functools.partial(
+    jit_replicated, params=1, static_argnums=0, static_argnames=("ratio", "temperature", "top_k", "top_p")
+)
 def pack_gradient(
     config: DecoderConfig,
     upper: Any,

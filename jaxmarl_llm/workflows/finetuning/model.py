@@ -20,8 +20,9 @@ from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, Score
 from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, without_adapters
+from jaxmarl_llm.llm.devices import jit_replicated, num_shards, replicated_like
 from jaxmarl_llm.llm.layers import rotary_angles
-from jaxmarl_llm.llm.memory import check_fits, devices_of, gradient_memory
+from jaxmarl_llm.llm.memory import check_fits, gradient_memory
 from jaxmarl_llm.llm.vocabulary import score_tokens
 
 _LAYERS = "layers"
@@ -100,7 +101,7 @@ class AdaptedModel:
             found, weights=int(found.weights * (1 + copied)), activations=int(found.activations * share)
         )
         what = f"a gradient over {batch * copies} completions (pack_tokens, group_size)"
-        check_fits(found, what, num_devices=devices_of(self.body))
+        check_fits(found, what, shards=num_shards(self.body))
 
 
 def adapt(
@@ -145,8 +146,14 @@ def adapt(
 
     upper = dict(body)
     if below:
-        upper[_LAYERS] = jax.tree.map(lambda leaf: leaf[below:], body[_LAYERS])
+        upper[_LAYERS] = jax.tree.map(functools.partial(_without_first, below), body[_LAYERS])
     return AdaptedModel(config, trained, body, upper)
+
+
+def _without_first(count: int, stack: Any) -> Any:
+    """A stack without its first layers, on the devices that it was on."""
+    part = stack[count:]
+    return jax.device_put(part, stack.sharding) if replicated_like(stack) else part
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -233,4 +240,4 @@ def score_pack(
     return jax.tree.map(lambda part: jnp.where(pack.mask, part, 0.0), found)
 
 
-scored = jax.jit(score_pack, static_argnums=0, static_argnames=("temperature", "top_k", "top_p"))
+scored = jit_replicated(score_pack, params=1, static_argnums=0, static_argnames=("temperature", "top_k", "top_p"))

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import DecoderConfig
+from jaxmarl_llm.llm.devices import model_mesh
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.config import differences, dump_yaml
 from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
@@ -41,7 +42,7 @@ from jaxmarl_llm.workflows.text.sandbox import sandbox_name
 from jaxmarl_llm.workflows.text.transcripts import read_transcripts
 
 # A run may be continued with other values of these.
-_RECORDING = ("evaluate_every", "evaluation_problems", "checkpoint_every", "keep_checkpoints")
+_RECORDING = ("evaluate_every", "evaluation_problems", "checkpoint_every", "keep_checkpoints", "num_devices")
 
 
 class Watcher:
@@ -138,7 +139,8 @@ def load_trainer(config: FinetuneConfig) -> Trainer:
     config.check()
     workflow = make_workflow(config.workflow, **config.workflow_args)
     task = make_text_task(config.task, **config.task_args)
-    model = load_model(config.model, dtype=config.dtype, max_length=config.max_length)
+    mesh = model_mesh(config.num_devices)
+    model = load_model(config.model, dtype=config.dtype, mesh=mesh, max_length=config.max_length)
     if model.tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
     bound = bind_text(
@@ -193,6 +195,11 @@ def finetune(
     """
     folder, watcher = Path(folder), watcher or Watcher()
     config.check()
+    if jax.process_count() > 1:
+        raise UserError(
+            "a fine-tuning run is one process, whose devices can share the model: set num_devices; what several "
+            "processes can share is in docs/checkpoints.md"
+        )
     _check_folder(folder, config, resume)
     start, damaged = checkpoints.find_newest(folder / "checkpoints")
     trainer = trainer or load_trainer(config)

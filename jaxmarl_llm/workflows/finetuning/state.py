@@ -11,6 +11,7 @@ import optax
 from flax import struct
 
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten
+from jaxmarl_llm.llm.devices import replicate
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
 
@@ -81,7 +82,7 @@ def init_state(config: FinetuneConfig, model: AdaptedModel) -> FinetuneState:
     key_adapters, key = jax.random.split(jax.random.key(config.seed))
     adapters = model.init(key_adapters)
     num_policies = model.config.num_adapters
-    return FinetuneState(
+    state = FinetuneState(
         adapters=adapters,
         optimizer_state=_init_optimizer(stepper(config), adapters),
         kl_coefficient=jnp.full(num_policies, config.kl_coefficient, jnp.float32),
@@ -90,6 +91,7 @@ def init_state(config: FinetuneConfig, model: AdaptedModel) -> FinetuneState:
         iteration=jnp.zeros((), jnp.int32),
         episodes=jnp.zeros((), jnp.int32),
     )
+    return replicate(state, model.body)
 
 
 @functools.partial(jax.jit, static_argnums=0)

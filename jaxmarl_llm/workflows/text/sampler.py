@@ -17,7 +17,8 @@ from jaxmarl_llm.llm.adapters import join_adapters
 from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
-from jaxmarl_llm.llm.memory import check_fits, devices_of, generation_memory
+from jaxmarl_llm.llm.devices import jit_replicated, num_shards
+from jaxmarl_llm.llm.memory import check_fits, generation_memory
 from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.team import TeamPolicy, make_team
@@ -192,7 +193,7 @@ class Sampler:
         check_fits(
             generation_memory(self.team.decoder.config, *sizes, group=static["group"]),
             f"generation of {rows.size} replies at once",
-            num_devices=devices_of(self.body),
+            shards=num_shards(self.body),
         )
         tokens = np.full((len(prompts), width), self.pad_token, np.int32)
         for index, prompt in enumerate(prompts):
@@ -244,7 +245,8 @@ def make_sampler(
 
 # Weights are arguments: as constants they would be compiled into every program.
 @functools.partial(
-    jax.jit,
+    jit_replicated,
+    params=1,
     static_argnums=0,
     static_argnames=("max_new_tokens", "top_p", "top_k", "group", "stop_tokens", "pad_token"),
 )
