@@ -14,7 +14,7 @@ def check_sizes(learner: WorkflowLearner, *, runs: int, eval_problems: int, num_
       learner: of one run.
       runs: that are trained side by side.
       eval_problems: held-out problems of an evaluation, each played once.
-      num_devices: that share the episodes.
+      num_devices: that share the episodes, each with all parameters.
 
     Raises:
       UserError: what takes how much, and how much there is.
@@ -28,7 +28,6 @@ def check_sizes(learner: WorkflowLearner, *, runs: int, eval_problems: int, num_
         for call in bound.workflow.calls:
             lengths = bound.prompt_length(call), bound.max_new_tokens(call)
             check_fits(
-                generation_memory(config, episodes * call.copies, *lengths),
+                generation_memory(config, -(-episodes * call.copies // num_devices), *lengths),
                 f"call '{call.name}' of workflow '{bound.workflow.name}' in {episodes:,} episodes ({option})",
-                num_devices=num_devices,
             )
