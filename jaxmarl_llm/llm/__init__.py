@@ -1,6 +1,7 @@
 """Language models: one decoder, sampling and scoring of completions."""
 
 from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, merge_adapter, split_adapters, unmerge_adapter
+from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, TokenConstraint, constrain_rows
 from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling, decoder_config
 from jaxmarl_llm.llm.decoder import Cache, Decoder, init_cache
@@ -16,8 +17,12 @@ __all__ = [
     "Generation",
     "MemoryEstimate",
     "RopeScaling",
+    "RowConstraints",
     "Score",
+    "TokenAutomaton",
+    "TokenConstraint",
     "check_fits",
+    "constrain_rows",
     "decoder_config",
     "generate",
     "generation_memory",

@@ -1,18 +1,21 @@
-"""Masks of allowed tokens for answers of a given form: of certain characters, or one of certain texts."""
+"""Answers of a given form, as masks or automata of tokens: of certain characters, or one of certain texts."""
 
+import bisect
 import collections
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxmarl_llm.arguments import elements
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm.automata import NONE, TokenAutomaton, check_table
 from jaxmarl_llm.llm.tokenizer import Tokenizer
 
-_NONE = -1
+# The state behind the token that stops an answer.
+_END = -1
+_Ways = dict[int, list[tuple[int, int]]]
 
 
 def character_mask(tokenizer: Tokenizer, characters: str, *, vocab_size: int | None = None) -> np.ndarray:
@@ -42,91 +45,38 @@ def character_mask(tokenizer: Tokenizer, characters: str, *, vocab_size: int | N
     return mask
 
 
-@struct.dataclass
-class TokenAutomaton:
-    """States of an answer, with the few tokens that each allows; usable inside `jax.jit`.
-
-    A row starts in state 0. After each token, `advance` gives its state and `allowed` the mask of the next token.
+class TextAutomaton:
+    """Texts as paths of bytes from state 0 to states where one may end.
 
     Attributes:
-      tokens: `[S, K]` int32, allowed tokens of each state, -1 for none.
-      next_state: `[S, K]` int32, where they lead.
-      vocab_size: V.
+      ways: of each state, bytes to the state that they lead to.
+      ends: states that a text may end in.
     """
 
-    tokens: jax.Array
-    next_state: jax.Array
-    vocab_size: int = struct.field(pytree_node=False)
+    def __init__(self) -> None:
+        self.ways: list[dict[int, int]] = [{}]
+        self.ends: set[int] = set()
 
-    def allowed(self, state: jax.Array) -> jax.Array:
-        """Masks `[..., V]` bool of the tokens that may follow in states `[...]` int32."""
-        tokens = self.tokens[state].reshape(-1, self.tokens.shape[1])
-        row = jnp.arange(tokens.shape[0])[:, None]
-        # An index outside is dropped; a negative one would count from the end.
-        tokens = jnp.where(tokens == _NONE, self.vocab_size, tokens)
-        mask = jnp.zeros((tokens.shape[0], self.vocab_size), bool).at[row, tokens].set(True, mode="drop")
-        return mask.reshape(*jnp.shape(state), self.vocab_size)
+    def add(self, text: bytes, state: int = 0) -> int:
+        """The state behind a text that begins in `state`, along the ways there are as far as they go."""
+        for byte in text:
+            if byte not in self.ways[state]:
+                self.ways[state][byte] = self.new()
+            state = self.ways[state][byte]
+        return state
 
-    def advance(self, state: jax.Array, token: jax.Array) -> jax.Array:
-        """States `[...]` int32 after tokens `[...]` int32; one that is not allowed changes nothing."""
-        is_taken = self.tokens[state] == token[..., None]
-        # A sum over the one entry that holds, as a token leads to one state.
-        moved = jnp.sum(jnp.where(is_taken, self.next_state[state], 0), axis=-1)
-        return jnp.where(jnp.any(is_taken, axis=-1), moved, state)
-
-    def along(self, tokens: jax.Array) -> jax.Array:
-        """Masks that completions were drawn under, for the `allowed` of `score`.
-
-        Args:
-          tokens: `[B, M]` int32.
-
-        Returns:
-          `[B, M, V]` bool.
-        """
-
-        def step(state, token):
-            return self.advance(state, token), state
-
-        _, state = jax.lax.scan(step, jnp.zeros(tokens.shape[0], jnp.int32), tokens.T)
-        return self.allowed(state.T)
-
-    def by_step(self, steps: int) -> np.ndarray:
-        """Masks of each step for the `allowed` of `generate`, where they do not depend on the tokens before.
-
-        That is so for choices of `one_token` each: a vote among "1", "2" and "3", or "yes" and "no" where both are
-        tokens.
-
-        Args:
-          steps: M.
-
-        Returns:
-          `[M, V]` bool.
-
-        Raises:
-          ValueError: which tokens may follow depends on those before.
-        """
-        tokens, next_state = np.asarray(self.tokens), np.asarray(self.next_state)
-        end = len(tokens) - 1
-        masks = np.zeros((steps, self.vocab_size), bool)
-        states = {0}
-        for step in range(steps):
-            options = {frozenset(tokens[state].tolist()) - {_NONE} for state in states}
-            if len(options) > 1:
-                raise ValueError(
-                    f"what may follow after {step} tokens depends on which they were: use allowed() and advance() step "
-                    "by step, or choices of one token each"
-                )
-            masks[step, list(next(iter(options)))] = True
-            after = {int(next_state[state, k]) for state in states for k in np.flatnonzero(tokens[state] != _NONE)}
-            # An answer that has ended asks for no more tokens.
-            states = after - {end} or {end}
-        return masks
+    def new(self) -> int:
+        """A state without any ways."""
+        self.ways.append({})
+        return len(self.ways) - 1
 
 
 def choice_automaton(
     tokenizer: Tokenizer, choices: Sequence[str], *, one_token: bool = False, vocab_size: int | None = None
 ) -> TokenAutomaton:
     """The automaton of one text among several, in any way that tokens can spell it, and a stop token behind.
+
+    `generate(constraint=choice_automaton(...))` draws such answers; `score` takes the same constraint.
 
     Args:
       tokenizer: of the model.
@@ -139,76 +89,112 @@ def choice_automaton(
       The automaton; its last state is the end.
 
     Raises:
-      UserError: no choices, an empty one, one that the vocabulary cannot spell, or a tokenizer without stop token.
+      UserError: no choices, an empty one, one that the vocabulary cannot spell, a tokenizer without stop token, or
+        tables that are too large.
     """
     choices = elements("choices", choices, str)
-    texts = [choice.encode() for choice in choices]
-    if not texts or not all(texts):
+    texts = TextAutomaton()
+    if not choices or not all(choices):
         raise UserError("choices needs at least one text, and none that is empty")
-    if not tokenizer.stop_tokens:
-        raise UserError(f"{tokenizer.source} has no stop token, which ends a choice")
-    spelled = collections.defaultdict(list)
-    for token, piece in enumerate(tokenizer.pieces):
-        if piece and token not in tokenizer.stop_tokens:
-            spelled[piece].append(token)
-
-    # From the ends of the choices backwards, so that every way on is known to lead to one.
-    edges: dict[bytes, list[tuple[int, bytes | None]]] = {
-        text: [(token, None) for token in tokenizer.stop_tokens] for text in texts
-    }
-    beginnings = {text[:length] for text in texts for length in ([0] if one_token else range(len(text)))}
-    for start in sorted(beginnings, key=len, reverse=True):
-        ways = edges.get(start, [])
-        ways += [
-            (token, end)
-            for end in _continuations(texts, start)
-            if end in edges
-            for token in spelled.get(end[len(start) :], ())
-        ]
-        if ways:
-            edges[start] = ways
-    reached = _reached(edges)
-    for choice, text in zip(choices, texts, strict=True):
-        if text not in reached:
+    ends = [texts.add(choice.encode()) for choice in choices]
+    texts.ends.update(ends)
+    ways = _token_ways(tokenizer, texts, one_token=one_token)
+    for choice, end in zip(choices, ends, strict=True):
+        if end not in ways:
             raise UserError(
                 f"no {'token' if one_token else 'tokens'} of the vocabulary can spell the choice {choice!r}"
             )
-    return _table(edges, reached, tokenizer.stop_tokens, _size(tokenizer, vocab_size))
+    return _table(ways, tokenizer, vocab_size)
 
 
-def _continuations(texts: Iterable[bytes], start: bytes) -> list[bytes]:
-    """What choices begin with and is longer than `start`, each once."""
-    longer = {
-        text[:length] for text in texts if text.startswith(start) for length in range(len(start) + 1, len(text) + 1)
-    }
-    return sorted(longer)
+def text_automaton(tokenizer: Tokenizer, texts: TextAutomaton, *, vocab_size: int | None = None) -> TokenAutomaton:
+    """As `choice_automaton`, of the texts of an automaton of bytes.
+
+    Raises:
+      UserError: none that the vocabulary can spell, a tokenizer without stop token, or tables that are too large.
+    """
+    ways = _token_ways(tokenizer, texts)
+    if not ways:
+        raise UserError("no tokens of the vocabulary can spell any of the texts")
+    return _table(ways, tokenizer, vocab_size)
 
 
-def _reached(edges: dict[bytes, list[tuple[int, bytes | None]]]) -> list[bytes]:
-    """The states that a way leads to from the empty text, which comes first."""
-    reached = {b"": None} if b"" in edges else {}
-    waiting = list(reached)
+@functools.lru_cache(maxsize=2)
+def _spelled(tokenizer: Tokenizer) -> tuple[list[bytes], dict[bytes, list[int]]]:
+    """What tokens write, in order, and the tokens that write it."""
+    spelled: dict[bytes, list[int]] = {}
+    for token, piece in enumerate(tokenizer.pieces):
+        if piece and token not in tokenizer.stop_tokens:
+            spelled.setdefault(piece, []).append(token)
+    return sorted(spelled), spelled
+
+
+def _token_ways(tokenizer: Tokenizer, texts: TextAutomaton, *, one_token: bool = False) -> _Ways:
+    """Tokens of the states that lie on a way from state 0, which comes first, to the end."""
+    if not tokenizer.stop_tokens:
+        raise UserError(f"{tokenizer.source} has no stop token, which ends a choice")
+    pieces, spelled = _spelled(tokenizer)
+
+    def ways_from(start: int) -> list[tuple[int, int]]:
+        found = [(token, _END) for token in tokenizer.stop_tokens] if start in texts.ends else []
+        waiting = [(start, b"")] if not one_token or start == 0 else []
+        while waiting:
+            state, written = waiting.pop()
+            for byte, after in texts.ways[state].items():
+                longer = written + bytes((byte,))
+                place = bisect.bisect_left(pieces, longer)
+                if place < len(pieces) and pieces[place].startswith(longer):
+                    waiting.append((after, longer))
+                    if not one_token or after in texts.ends:
+                        found += [(token, after) for token in spelled.get(longer, ())]
+        return found
+
+    ways = _reached(ways_from)
+    distance = _distances(ways)
+    return _reached(lambda state: [way for way in ways[state] if way[1] in distance]) if 0 in distance else {}
+
+
+def _reached(ways_from) -> _Ways:
+    """The ways from every state that some lead to from state 0."""
+    found: _Ways = {}
+    waiting = [0]
     while waiting:
-        for _, end in edges[waiting.pop()]:
-            if end is not None and end not in reached:
-                reached[end] = None
-                waiting.append(end)
-    return list(reached)
+        state = waiting.pop()
+        if state not in found:
+            found[state] = ways_from(state)
+            waiting += [after for _, after in reversed(found[state]) if after != _END]
+    return found
 
 
-def _table(
-    edges: dict[bytes, list[tuple[int, bytes | None]]], reached: list[bytes], stop_tokens: Sequence[int], size: int
-) -> TokenAutomaton:
-    number: dict[bytes | None, int] = {state: index for index, state in enumerate(reached)}
-    number[None] = len(reached)
-    ways = [edges[state] for state in reached]
-    ways.append([(token, None) for token in stop_tokens])
-    width = max(len(way) for way in ways)
-    tokens, next_state = np.full((len(ways), width), _NONE, np.int32), np.zeros((len(ways), width), np.int32)
-    for index, way in enumerate(ways):
-        tokens[index, : len(way)] = [token for token, _ in way]
-        next_state[index, : len(way)] = [number[end] for _, end in way]
-    return TokenAutomaton(jnp.asarray(tokens), jnp.asarray(next_state), size)
+def _distances(ways: _Ways) -> dict[int, int]:
+    """The fewest tokens from each state to the end, of those that lead to it."""
+    before: dict[int, list[int]] = {}
+    for state, found in ways.items():
+        for _, after in found:
+            before.setdefault(after, []).append(state)
+    distance, waiting = {_END: 0}, collections.deque([_END])
+    while waiting:
+        after = waiting.popleft()
+        for state in before.get(after, ()):
+            if state not in distance:
+                distance[state] = distance[after] + 1
+                waiting.append(state)
+    return distance
+
+
+def _table(ways: _Ways, tokenizer: Tokenizer, vocab_size: int | None) -> TokenAutomaton:
+    size = _size(tokenizer, vocab_size)
+    distances = _distances(ways)
+    rows = [*ways.values(), [(token, _END) for token in tokenizer.stop_tokens]]
+    number = {state: index for index, state in enumerate((*ways, _END))}
+    width = max(len(row) for row in rows)
+    check_table(len(rows), width)
+    tokens, next_state = np.full((len(rows), width), NONE, np.int32), np.zeros((len(rows), width), np.int32)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = [token for token, _ in row]
+        next_state[index, : len(row)] = [number[after] for _, after in row]
+    distance = np.asarray([distances[state] for state in number], np.int32)
+    return TokenAutomaton(*map(jnp.asarray, (tokens, next_state, distance)), vocab_size=size)
 
 
 def _size(tokenizer: Tokenizer, vocab_size: int | None) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.arguments import as_array, check_whole, elements
+from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, rows_of
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
 from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt, last_of_prompt, prompt_slots
@@ -47,6 +48,7 @@ def generate(
     top_k: int = 0,
     top_p: float = 1.0,
     allowed: jax.Array | None = None,
+    constraint: TokenAutomaton | RowConstraints | None = None,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
     row: jax.Array | None = None,
@@ -73,6 +75,8 @@ def generate(
       top_p: draw among the likeliest tokens that together have this probability; 1 for all.
       allowed: bool, tokens that may be drawn, of a shape that broadcasts to `[B, M, V]` from the right: `[V]`; `[M, V]`
         by step; `[B, 1, V]` by row; `[B, M, V]`. Where no token is allowed, all are.
+      constraint: what rows may write, by their tokens so far: one automaton for all, or `constrain_rows`. A row always
+        comes to an end within its room if that holds any of its texts; not together with `allowed`.
       stop_tokens: tokens that end a completion.
       pad_token: what stands behind the end.
       row: `[B]` int32, the row's number in the whole batch; `0 ... B - 1` by default.
@@ -87,6 +91,7 @@ def generate(
     Raises:
       ValueError: shapes that do not fit, no new tokens, more tokens than the decoder's `max_length`, or a token outside
         the vocabulary. Lengths, tokens and settings are judged where they are not traced.
+      UserError: a constraint that is none, or with `allowed`.
     """
     config = module.config
     check_whole("max_new_tokens", max_new_tokens, at_least=1)
@@ -100,6 +105,7 @@ def generate(
     num_prompts, length = prompt.shape
     batch = num_prompts * group
     allowed = allowed_by_step(allowed, batch, max_new_tokens, config.vocab_size)
+    rows = rows_of(constraint, batch, max_new_tokens, config.vocab_size, allowed)
     row = jnp.arange(batch) if row is None else as_array("row", row, jnp.integer)
     if row.shape != (batch,):
         raise ValueError(f"row must have shape [B] = {(batch,)}, got {row.shape}")
@@ -120,8 +126,8 @@ def generate(
         # Bound anew in the loop: a bound module does not cross into a transformation.
         return module.bind({"params": params_at(step)})
 
-    def choose(hidden, step):
-        now = allowed
+    def choose(hidden, step, state):
+        now = allowed if rows is None else rows.automaton.allowed(state, rows.room - step)
         if allowed is not None:
             index = jnp.minimum(step, allowed.shape[1] - 1)
             now = jax.lax.dynamic_index_in_dim(allowed, index, axis=1, keepdims=False)
@@ -129,7 +135,8 @@ def generate(
             decoder(step).logits(hidden), temperature=temperature, top_k=top_k, top_p=top_p, allowed=now
         )
         token = draw_token(jax.lax.dynamic_index_in_dim(uniform, step, axis=1, keepdims=False), log_probs)
-        return token, at_token(log_probs, token)
+        state = None if rows is None else rows.automaton.advance(state, token)
+        return token, at_token(log_probs, token), state
 
     def write(drawn, step, running, token, log_prob):
         values = (jnp.where(running, token, pad_token), jnp.where(running, log_prob, 0.0), running)
@@ -146,19 +153,19 @@ def generate(
         return more & jnp.any(running) if early_stop and stop_tokens else more
 
     def advance(carry):
-        step, token, running, cache, drawn = carry
+        step, token, running, cache, drawn, state = carry
         position = (prompt_length + step - 1)[:, None]
         hidden, cache = decoder(step).hidden(token[:, None], position, running[:, None], cache, adapter)
-        token, log_prob = choose(hidden[:, 0], step)
+        token, log_prob, state = choose(hidden[:, 0], step, state)
         drawn = write(drawn, step, running, token, log_prob)
-        return step + 1, token, goes_on(running, token), cache, drawn
+        return step + 1, token, goes_on(running, token), cache, drawn, state
 
     running = jnp.ones(batch, bool)
     shape = (max_new_tokens, batch)
     drawn = (jnp.full(shape, pad_token, jnp.int32), jnp.zeros(shape), jnp.zeros(shape, bool))
-    token, log_prob = choose(hidden, 0)
+    token, log_prob, state = choose(hidden, 0, None if rows is None else rows.start)
     drawn = write(drawn, 0, running, token, log_prob)
-    carry = (jnp.ones((), jnp.int32), token, goes_on(running, token), cache, drawn)
-    *_, drawn = jax.lax.while_loop(unfinished, advance, carry)
+    carry = (jnp.ones((), jnp.int32), token, goes_on(running, token), cache, drawn, state)
+    *_, drawn, _ = jax.lax.while_loop(unfinished, advance, carry)
     tokens, log_prob, mask = (values.T for values in drawn)
     return Generation(tokens, log_prob, mask, jnp.sum(mask, axis=1, dtype=jnp.int32))

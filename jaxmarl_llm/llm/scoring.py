@@ -8,6 +8,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_llm.arguments import as_array
+from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, rows_of
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.layout import allowed_by_step, check_tokens, checked_prompt, last_of_prompt, prompt_slots
 from jaxmarl_llm.llm.vocabulary import score_tokens
@@ -40,6 +41,7 @@ def score(
     top_k: int = 0,
     top_p: float = 1.0,
     allowed: jax.Array | None = None,
+    constraint: TokenAutomaton | RowConstraints | None = None,
     adapter: jax.Array | None = None,
 ) -> Score:
     """Scores completions in one pass; differentiable in `params`.
@@ -55,12 +57,14 @@ def score(
       prompt_length: `[B]` int32, tokens of each prompt, 1 to L; clipped to that where it is traced.
       completion: `[B, M]` int32.
       completion_mask: `[B, M]` bool, a prefix of each row.
-      temperature, top_k, top_p, allowed: as in `generate`.
+      temperature, top_k, top_p, allowed, constraint: as in `generate`. With one automaton for all rows, M is the
+        `max_new_tokens` that they were drawn with.
       adapter: `[B]` int32, the number of each row's adapter; None without them.
 
     Raises:
       ValueError: shapes that do not fit, more tokens than the decoder's `max_length`, or, where they are not traced,
         lengths or tokens out of range.
+      UserError: a constraint that is none, or with `allowed`.
     """
     config = module.config
     given = completion, completion_mask
@@ -80,6 +84,9 @@ def score(
     check_tokens("completion", *given, config.vocab_size)
     length = prompt.shape[1]
     allowed = allowed_by_step(allowed, completion.shape[0], steps, config.vocab_size)
+    rows = rows_of(constraint, completion.shape[0], steps, config.vocab_size, allowed)
+    if rows is not None:
+        allowed = rows.along(completion)
     position, valid = prompt_slots(prompt, prompt_length)
     # The last token is never read.
     tokens = jnp.concatenate([prompt, completion[:, :-1]], axis=1)

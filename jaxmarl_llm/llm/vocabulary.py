@@ -60,6 +60,41 @@ def score_tokens(
     return jnp.where((token >= 0) & (token < config.vocab_size), log_prob, LOWEST), entropies
 
 
+def score_among(
+    decoder: Decoder,
+    hidden: jax.Array,
+    token: jax.Array,
+    candidate: jax.Array,
+    possible: jax.Array,
+    *,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+    """As `score_tokens` where few tokens are allowed: no other logit is computed.
+
+    Args:
+      decoder: bound to its parameters.
+      hidden: `[..., E]`, of `Decoder.hidden`.
+      token: `[...]` int32.
+      candidate: `[..., K]` int32, different tokens where they are possible.
+      possible: `[..., K]` bool, those that are allowed; at least one.
+      temperature, top_k, top_p: as for `token_log_probs`.
+
+    Returns:
+      Two arrays `[...]` float32, as `at_token` and `entropy` give them.
+    """
+    table = decoder.output_table()
+    table = table if decoder.config.tied_embeddings else table.T
+    rows = jnp.take(table, candidate, axis=0, mode="clip").astype(hidden.dtype)
+    logits = jnp.einsum("...e,...ke->...k", hidden, rows).astype(jnp.float32)
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "allowed": possible}
+    log_probs = token_log_probs(logits, **settings)
+    is_token = possible & (candidate == token[..., None])
+    log_prob = jnp.sum(jnp.where(is_token, log_probs, 0.0), axis=-1)
+    return jnp.where(jnp.any(is_token, axis=-1), log_prob, LOWEST), entropy(log_probs)
+
+
 @struct.dataclass
 class _Sums:
     """Over the blocks so far, `[N]` each.

@@ -20,10 +20,11 @@ from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, Score
 from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, without_adapters
+from jaxmarl_llm.llm.automata import RowConstraints
 from jaxmarl_llm.llm.devices import jit_replicated, num_shards, replicated_like
 from jaxmarl_llm.llm.layers import rotary_angles
 from jaxmarl_llm.llm.memory import check_fits, gradient_memory
-from jaxmarl_llm.llm.vocabulary import score_tokens
+from jaxmarl_llm.llm.vocabulary import score_among, score_tokens
 
 _LAYERS = "layers"
 
@@ -37,12 +38,14 @@ class Pack:
       prompt_length: `[B]` int32, at least 1.
       completion: `[B, C, M]` int32.
       mask: `[B, C, M]` bool, a prefix of each completion; none where there is no completion.
+      constraint: `[B, C]`, what they were held to; all of them to something, or None for nothing.
     """
 
     prompt: jax.Array
     prompt_length: jax.Array
     completion: jax.Array
     mask: jax.Array
+    constraint: RowConstraints | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +85,8 @@ class AdaptedModel:
 
     def trunk(self, pack: Pack) -> jax.Array:
         """`[B, S, E]`, what the layers below the trained ones make of a pack; nothing that is learned changes it."""
-        return _trunk(without_adapters(self.config), self.config.num_layers - self.trained_layers, self.body, pack)
+        below = self.config.num_layers - self.trained_layers
+        return _trunk(without_adapters(self.config), below, self.body, dataclasses.replace(pack, constraint=None))
 
     def check_fits(self, batch: int, length: int, copies: int, steps: int) -> None:
         """Refuses packs whose gradient does not fit into memory.
@@ -236,7 +240,11 @@ def score_pack(
     hidden = bound.norm(x)
     value = bound.value(hidden, jnp.zeros(batch, jnp.int32))
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    found = Score(*score_tokens(bound, hidden, pack.completion, **settings), value)
+    if pack.constraint is None:
+        opinion = score_tokens(bound, hidden, pack.completion, **settings)
+    else:
+        opinion = score_among(bound, hidden, pack.completion, *pack.constraint.ways_along(pack.completion), **settings)
+    found = Score(*opinion, value)
     return jax.tree.map(lambda part: jnp.where(pack.mask, part, 0.0), found)
 
 

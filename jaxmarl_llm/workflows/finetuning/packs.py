@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmarl_llm.llm.automata import TokenConstraint, constrain_rows
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, Pack
 
 # Few shapes, since each is compiled: lengths are multiples of these, and a micro-batch is a whole one or such a part.
@@ -76,7 +77,7 @@ def pack_samples(
 
     Args:
       model: computes the trunks.
-      texts: S samples.
+      texts: S samples; those that were held to something have it as their `constraint`.
       which: numbers of those to pack.
       group: the most completions behind one prompt.
       max_tokens: of a micro-batch, with padding; one row may have more.
@@ -84,31 +85,47 @@ def pack_samples(
     Returns:
       Micro-batches, long ones last.
     """
-    by_prompt: dict[bytes, list[int]] = {}
+    # Those that were held to something have packs of their own, in which few tokens need a logit.
+    by_prompt: dict[tuple[bool, bytes], list[int]] = {}
     for number in which:
         if len(texts[number].completion):
-            by_prompt.setdefault(np.asarray(texts[number].prompt, np.int32).tobytes(), []).append(number)
-    rows: dict[tuple[int, int], list[list[int]]] = {}
-    for numbers in by_prompt.values():
+            prompt = np.asarray(texts[number].prompt, np.int32).tobytes()
+            by_prompt.setdefault((_constraint(texts[number]) is not None, prompt), []).append(number)
+    rows: dict[tuple[int, int, bool], list[list[int]]] = {}
+    for (is_held, _), numbers in by_prompt.items():
         copies = group if len(numbers) > 1 else 1
         length = _padded(len(texts[numbers[0]].prompt), _PROMPT_MULTIPLE)
         for start in range(0, len(numbers), copies):
-            rows.setdefault((length, copies), []).append(numbers[start : start + copies])
+            rows.setdefault((length, copies, is_held), []).append(numbers[start : start + copies])
     longest = max((len(texts[number].completion) for numbers in by_prompt.values() for number in numbers), default=1)
     steps = _padded(longest, _COMPLETION_MULTIPLE)
+    held = [number for (is_held, _), numbers in by_prompt.items() if is_held for number in numbers]
+    constraints = constrain_rows([_constraint(texts[number]) for number in held])
+    place = {number: index for index, number in enumerate(held)}
     packs = []
-    for (length, copies), found in sorted(rows.items()):
+    for (length, copies, is_held), found in sorted(rows.items()):
         tokens = length + copies * (steps - 1)
         size = 1 << max(0, (max_tokens // tokens).bit_length() - 1)
         for start in range(0, len(found), size):
             part = found[start : start + size]
             room = next(size // share for share in _PARTS if len(part) <= size // share)
-            packs.append(_pack(model, texts, part, length, copies, steps, room))
+            packed = _pack(model, texts, part, length, copies, steps, room)
+            if is_held and constraints is not None:
+                # A place without a sample is as any other, and not read.
+                at = np.vectorize(lambda number: place.get(int(number), 0))(packed.index)
+                pack = dataclasses.replace(packed.pack, constraint=constraints.at(at))
+                packed = dataclasses.replace(packed, pack=pack)
+            packs.append(packed)
     return packs
 
 
 def _padded(length: int, multiple: int) -> int:
     return -(-max(length, 1) // multiple) * multiple
+
+
+def _constraint(text: Text) -> TokenConstraint | None:
+    """What a sample was held to; examples have none."""
+    return getattr(text, "constraint", None)
 
 
 def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
@@ -123,5 +140,5 @@ def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
             index[row, column] = number
             completion[row, column, : len(written)], mask[row, column, : len(written)] = written, True
     model.check_fits(size, length, copies, steps)
-    pack = Pack(*map(jnp.asarray, (prompt, prompt_length, completion, mask)))
+    pack = Pack(jnp.asarray(prompt), jnp.asarray(prompt_length), jnp.asarray(completion), jnp.asarray(mask))
     return Packed(index, pack, model.trunk(pack))

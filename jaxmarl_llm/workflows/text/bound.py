@@ -10,10 +10,12 @@ from typing import Any
 
 from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.llm.automata import TokenConstraint
 from jaxmarl_llm.workflows.graph import Call, Last, Slot, Until, Workflow
 from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import Addressed, Choice
-from jaxmarl_llm.workflows.text.formats import RoleFormat, count_of, formats_of, render
+from jaxmarl_llm.workflows.text.choices import automaton_of, check_choices
+from jaxmarl_llm.workflows.text.formats import FORM, RoleFormat, count_of, formats_of, render
 from jaxmarl_llm.workflows.text.replies import Reading, read_reply
 
 
@@ -87,6 +89,15 @@ class TextWorkflow:
                 room = min(room, allotted or room)
         return room
 
+    def constraint(self, board: Board, call: Call, room: int) -> TokenConstraint | None:
+        """What a copy of a call may write within `room` tokens, where its format has choices."""
+        choices = self.formats[call.name].choices
+        if not choices:
+            return None
+        # Listed texts are the same whatever others have written.
+        written = self._written(board, call) if choices == FORM else ()
+        return TokenConstraint(automaton_of(self.tokenizer, choices, call.writes, written), room)
+
     def messages(
         self, problem: Any, board: Board, call: Call, copy: int, *, share: float = 1.0
     ) -> list[dict[str, str]]:
@@ -149,9 +160,7 @@ class TextWorkflow:
           ended: whether it came to an end.
         """
         text = self._plain(text.strip(), self.room[call.name])
-        about = getattr(call.writes, "of", None)
-        written = tuple(reply is not None for reply in board[about]) if about in board else ()
-        reading = read_reply(call.writes, text, task=self.task, written=written)
+        reading = read_reply(call.writes, text, task=self.task, written=self._written(board, call))
         return Reply(text, ended or not self.require_end, reading)
 
     def satisfied(self, board: Board, until: Until) -> bool:
@@ -167,6 +176,11 @@ class TextWorkflow:
         call, choice = self.workflow.call(rule.by), board[rule.by][0]
         assert isinstance(call.writes, Choice)
         return None if choice is None or choice.value is None else board[call.writes.of][choice.value]
+
+    def _written(self, board: Board, call: Call) -> tuple[bool, ...]:
+        """Which copies of the call that a call's message is about have written anything."""
+        about = getattr(call.writes, "of", None)
+        return tuple(reply is not None for reply in board[about]) if about in board else ()
 
     def _parts(self, board: Board, slot: Slot, copy: int) -> list[tuple[int, str]]:
         """What fills a slot for a copy: numbers of the copies that wrote, and texts."""
@@ -223,7 +237,8 @@ def bind_text(
       require_end: see `TextWorkflow`; False suits models that were never taught to be brief.
 
     Raises:
-      UserError: formats that do not fit, a call without room, or a prompt that can exceed `max_length`.
+      UserError: formats that do not fit, a call without room, choices that it cannot be held to, or a prompt that can
+        exceed `max_length`.
     """
     check_kind("workflow", workflow, Workflow)
     check_whole("max_length", max_length, at_least=1)
@@ -240,6 +255,8 @@ def bind_text(
                 f"{total} tokens ({shown}), with {room[call.name]} to write {total + room[call.name]}, but the model "
                 f"holds {max_length}: allow fewer new tokens or shorten the formats"
             )
+        if bound.formats[call.name].choices:
+            _check_choices(bound, call)
     return bound
 
 
@@ -256,6 +273,19 @@ def _room(workflow: Workflow, max_new_tokens: int | Mapping[str, int]) -> dict[s
             raise UserError(f"max_new_tokens misses call '{name}': give it a number of tokens")
         check_whole(f"max_new_tokens of call '{name}'", size, at_least=1)
     return {name: int(size) for name, size in room.items() if size is not None}
+
+
+def _check_choices(bound: TextWorkflow, call: Call) -> None:
+    # As if all others had written something.
+    board: Board = {
+        name: [Reply("", True, Reading(None, True))] * copies for name, copies in bound.workflow.copies.items()
+    }
+
+    def reads_as(text: str) -> bool:
+        return bound.reply(board, call, text, ended=True).format_ok
+
+    copies = bound.workflow.copies.get(getattr(call.writes, "of", ""), 0)
+    check_choices(bound.tokenizer, bound.formats[call.name], call, bound.room[call.name], copies, reads_as)
 
 
 def _longest(bound: TextWorkflow, call: Call, problem: int) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """How roles are asked in words: templates of the system and the user message, read from YAML.
 
-A file holds workflows by name, in each its calls by name, in each `user`, and where wanted `system` and `blocks`.
+A file holds workflows by name, in each its calls by name, in each `user`, and where wanted `system`, `blocks` and
+`choices`.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from jaxmarl_llm.arguments import check_kind, check_kinds
+from jaxmarl_llm.arguments import check_kind, check_kinds, elements
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.graph import Call, Workflow
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
@@ -19,6 +20,8 @@ from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
 SHIPPED = Path(__file__).with_name("formats.yaml")
 # By name: prompts as short as they can be, for small models on slow machines.
 NAMED = {"brief": Path(__file__).with_name("brief.yaml")}
+# The choices that the message of a call has itself.
+FORM = "form"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][^{}]*)\}")
 _ALWAYS = ("problem", "instructions", "number", "count", "menu")
 _OF_BLOCK = ("text", "number")
@@ -38,14 +41,17 @@ class RoleFormat:
       system: the system message; none where it is empty.
       blocks: name of a call to the template of what each of its copies wrote, of `{text}` and `{number}`; by default
         the label of the slot, the number if the slot is numbered, the text and a line break.
+      choices: texts of which the call writes one, and nothing else; `"form"` for those that its message has: the words
+        of a verdict, the number of a solution, lines of instructions. Anything where it is empty.
 
     Raises:
-      UserError: no text, or an unknown placeholder in a block.
+      UserError: no text, an unknown placeholder in a block, or choices that are none.
     """
 
     user: str
     system: str = ""
     blocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    choices: tuple[str, ...] | str = ()
 
     def __post_init__(self):
         check_kinds("a format", str, user=self.user, system=self.system)
@@ -55,6 +61,11 @@ class RoleFormat:
             for placeholder in placeholders(block):
                 if placeholder not in _OF_BLOCK:
                     raise unknown_name(f"placeholder in the block of '{name}'", placeholder, _OF_BLOCK)
+        if self.choices != FORM:
+            choices = elements("choices of a format", self.choices, str)
+            if not all(choices) or len({*choices}) < len(choices):
+                raise UserError("choices of a format must be different texts, and none empty")
+            object.__setattr__(self, "choices", choices)
 
     @property
     def placeholders(self) -> Counter[str]:

@@ -12,6 +12,8 @@ from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import CORRECT, INCORRECT, Choice, Message, Solution, Strategies, Verdict
 
 _VERDICT = re.compile(r"\b(not\s+|in)?correct\b", re.IGNORECASE)
+# A verdict by itself.
+_YES_OR_NO = {"yes": CORRECT, "no": INCORRECT}
 _BOXED = re.compile(r"\\boxed\s*\{\s*(-?\d+)\s*\}")
 _INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w]|\.\d)")
 _STRATEGY = re.compile(r"^[^\w\n]*strategy[ \t]*(\d+)[ \t]*[:.)-][^\w\n]*(\w.*)$", re.IGNORECASE | re.MULTILINE)
@@ -57,7 +59,8 @@ def _(message: Solution, text: str, *, task: Any, written: tuple[bool, ...] = ()
 @read_reply.register
 def _(message: Verdict, text: str, *, task: Any, written: tuple[bool, ...] = ()) -> Reading:
     found = [INCORRECT if match[1] else CORRECT for match in _VERDICT.finditer(text)]
-    return Reading(found[-1] if found else None, bool(found))
+    verdict = found[-1] if found else _YES_OR_NO.get(text.strip(" .!").lower())
+    return Reading(verdict, verdict is not None)
 
 
 @read_reply.register

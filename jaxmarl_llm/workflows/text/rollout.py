@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxmarl_llm.arguments import check_number, check_whole
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm.automata import TokenConstraint
 from jaxmarl_llm.workflows.graph import Turn
 from jaxmarl_llm.workflows.messages import Choice, Solution, Verdict
 from jaxmarl_llm.workflows.text.bound import Reply, TextWorkflow
@@ -41,6 +42,7 @@ class TextSample:
       versions: of all policies, when it was drawn.
       messages: of the prompt, `{"role", "content"}` each.
       value: what it says, see `Reading`; None where it came to no end.
+      constraint: what it was held to, and its log-probabilities are those of; None for nothing.
     """
 
     episode: int
@@ -59,6 +61,7 @@ class TextSample:
     versions: tuple[int, ...]
     messages: list[dict[str, str]]
     value: Any = None
+    constraint: TokenConstraint | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,6 +203,7 @@ class _Ask:
     messages: list[dict[str, str]]
     prompt: list[int]
     room: int
+    constraint: TokenConstraint | None
     completion: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
     log_prob: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
     ended: bool = False
@@ -251,7 +255,8 @@ class _Episode:
                     waiting.add(call.name)
                     messages, prompt = self._prompt(problems[self.problem], turn, copy, texts)
                     room = self.bound.room_of(self.board, call, copy)
-                    yield _Ask(self, turn, first + copy, copy, messages, prompt, room)
+                    constraint = self.bound.constraint(self.board, call, room)
+                    yield _Ask(self, turn, first + copy, copy, messages, prompt, room, constraint)
 
     def _prompt(self, problem: Any, turn: Turn, copy: int, texts: dict[tuple, tuple]) -> tuple:
         # Episodes of one problem often read the same, which needs to be put in tokens once.
@@ -307,6 +312,7 @@ class _Episode:
                     versions=tuple(sampler.versions),
                     messages=ask.messages,
                     value=reply.value,
+                    constraint=ask.constraint,
                 )
             )
         return found
@@ -317,7 +323,8 @@ def _answer(sampler, bound: TextWorkflow, asks: list[_Ask], key, group_size: int
     groups: dict[tuple, list[_Ask]] = {}
     for ask in asks:
         policy = sampler.policy_of(ask.turn.call.role)
-        groups.setdefault((policy, *ask.prompt), []).append(ask)
+        held_to = ask.constraint and (id(ask.constraint.automaton), ask.constraint.room)
+        groups.setdefault((policy, held_to, *ask.prompt), []).append(ask)
     # Any other size would need a program of its own.
     sizes = {len(group) for group in groups.values()} | {group_size * ask.turn.call.copies for ask in asks}
     size = sizes.pop() if len(sizes) == 1 else 1
@@ -327,6 +334,9 @@ def _answer(sampler, bound: TextWorkflow, asks: list[_Ask], key, group_size: int
     else:
         rows = [ask for group in groups.values() for ask in group]
         answered = [[ask] for ask in rows]
+    constraints = [ask.constraint for ask in rows[::size]]
+    if any(constraints):
+        settings = {**settings, "constraints": constraints}
     drawn = sampler.sample(
         [ask.prompt for ask in rows[::size]],
         [sampler.policy_of(ask.turn.call.role) for ask in rows[::size]],

@@ -14,6 +14,7 @@ import numpy as np
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import join_adapters
+from jaxmarl_llm.llm.automata import RowConstraints, TokenConstraint, constrain_rows
 from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
@@ -70,6 +71,7 @@ class AnySampler(Protocol):
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        constraints: Sequence[TokenConstraint | None] | None = None,
     ) -> Sampled:
         """See `Sampler.sample`."""
         ...
@@ -135,6 +137,7 @@ class Sampler:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
+        constraints: Sequence[TokenConstraint | None] | None = None,
     ) -> Sampled:
         """Draws replies.
 
@@ -148,9 +151,11 @@ class Sampler:
           group: G.
           row: `[B]` int32, the rows' numbers; `0 ... B - 1` by default.
           temperature, top_p, top_k: of the distribution; temperature 0 for the likeliest token.
+          constraints: U, what the replies to a prompt may be; None, for one or for all, for anything.
 
         Raises:
-          UserError: a prompt that leaves no room for M tokens, or more than fits into memory.
+          UserError: a prompt that leaves no room for M tokens, more than fits into memory, or constraints whose tables
+            are too large.
         """
         config = self.team.decoder.config
         longest = max(map(len, prompts))
@@ -159,9 +164,12 @@ class Sampler:
                 f"a prompt has {longest} tokens, {max_new_tokens} to write, the model holds {config.max_length}"
             )
         rows = np.arange(len(prompts) * group) if row is None else np.asarray(row)
+        constraints = constraints or [None] * len(prompts)
         if group > self.max_rows:
             prompts = [prompt for prompt in prompts for _ in range(group)]
+            constraints = [constraint for constraint in constraints for _ in range(group)]
             adapter, group = [index for index in adapter for _ in range(group)], 1
+        held_to = self._held_to(constraints)
         rows = rows.reshape(len(prompts), group).astype(np.int32)
         drawn = [np.zeros((len(prompts), group, max_new_tokens), dtype) for dtype in (np.int32, np.float32)]
         length = np.zeros((len(prompts), group), np.int32)
@@ -181,6 +189,7 @@ class Sampler:
                 rows[filled],
                 key,
                 width,
+                None if held_to is None else held_to.at(np.repeat(filled, group)),
                 max_new_tokens=max_new_tokens,
                 **settings,
             )
@@ -188,7 +197,18 @@ class Sampler:
                 target[chosen] = values.reshape(len(filled), group, *values.shape[1:])[: len(chosen)]
         return Sampled(*(values.reshape(-1, *values.shape[2:]) for values in (*drawn, length)))
 
-    def _draw(self, prompts, adapter, rows, key, width, *, temperature, top_p, **static) -> tuple[np.ndarray, ...]:
+    def _held_to(self, constraints: Sequence[TokenConstraint | None]) -> RowConstraints | None:
+        """The constraints of all prompts at once, so that all batches have the same tables."""
+        size = self.team.decoder.config.vocab_size
+        found = constrain_rows(constraints)
+        # A model's vocabulary may be padded beyond the tokenizer's.
+        if found is None:
+            return None
+        return dataclasses.replace(found, automaton=dataclasses.replace(found.automaton, vocab_size=size))
+
+    def _draw(
+        self, prompts, adapter, rows, key, width, constraint, *, temperature, top_p, **static
+    ) -> tuple[np.ndarray, ...]:
         sizes = len(prompts), width, static["max_new_tokens"]
         check_fits(
             generation_memory(self.team.decoder.config, *sizes, group=static["group"]),
@@ -208,6 +228,7 @@ class Sampler:
             None if self.adapters is None else adapter,
             rows.reshape(-1),
             np.float32(temperature),
+            constraint,
             top_p=float(top_p),
             stop_tokens=self.stop_tokens,
             pad_token=self.pad_token,
@@ -250,11 +271,12 @@ def make_sampler(
     static_argnums=0,
     static_argnames=("max_new_tokens", "top_p", "top_k", "group", "stop_tokens", "pad_token"),
 )
-def _generate(decoder: Decoder, body, adapters, prompt, prompt_length, key, adapter, row, temperature, **settings):
+def _generate(
+    decoder: Decoder, body, adapters, prompt, prompt_length, key, adapter, row, temperature, constraint, **settings
+):
     params = body if adapters is None else join_adapters(body, adapters)
-    drawn = generate(
-        decoder, params, prompt, prompt_length, key, adapter=adapter, row=row, temperature=temperature, **settings
-    )
+    settings |= {"adapter": adapter, "row": row, "temperature": temperature, "constraint": constraint}
+    drawn = generate(decoder, params, prompt, prompt_length, key, **settings)
     return drawn.tokens, drawn.log_prob, drawn.length
 
 

@@ -30,7 +30,10 @@ def test_solutions_are_the_task_s(message):
         ("This is not correct.", "incorrect"),
         ("correctly solved", None),
         ("", None),
-        ("yes", None),
+        ("Yes.", "correct"),
+        ("no", "incorrect"),
+        ("No, it is correct", "correct"),
+        ("yes and no", None),
     ],
 )
 def test_the_last_verdict_counts(text, says):

@@ -21,6 +21,8 @@ class CharacterTokenizer:
     vocab_size = len(SPECIAL) + len(LETTERS)
     stop_tokens = (1,)
     pad_token = 0
+    pieces = (*[b""] * len(SPECIAL), *(letter.encode() for letter in LETTERS))
+    source = "a toy"
 
     def encode(self, text):
         pieces = re.split(f"({'|'.join(SPECIAL)})", text)
