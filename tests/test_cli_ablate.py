@@ -1,13 +1,20 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
+from toy_models import chatting
+from toy_tokenizers import write_folder
 from workflows.synthetic_cells import synthetic_runner
 
 from jaxmarl_llm.cli import main
 from jaxmarl_llm.cli.ablate import parse_ablate
+from jaxmarl_llm.llm.checkpoints import save_model
+from jaxmarl_llm.llm.tokenizer import Tokenizer
 from jaxmarl_llm.workflows.ablation.matrix import PRESETS
 
 ARGUMENTS = ["ablate", "quick", "--iterations", "29", "--eval-every", "1", "--cliff-window", "3"]
@@ -53,6 +60,19 @@ def trained(monkeypatch):
         ("ablate quick --sizes medium --num-seeds 10000", "the training state of 10,000 x 2 policies takes about"),
         ("ablate quick --cliff-window 11", "--cliff-window 11 is more than the 10 evaluations after the first"),
         ("ablate quick --learner-args body=", "expected name=value, got 'body='"),
+        ("ablate quick --task-args digits=2", "--task-args is for ablations on a language model: add --model"),
+        ("ablate sums", "sums is a preset of finetune: add --model, or name an ablation: quick or full"),
+        ("ablate quick --model smollm2", "quick is an ablation of small decoders: with --model name a preset"),
+        ("ablate sumz --model smollm2", "unknown preset 'sumz': did you mean sums"),
+        ("ablate --model", "--model"),
+        ("ablate --model smollm2 --sizes tiny", "--sizes does not go with --model: the model has a size"),
+        ("ablate --model=smollm2 --level 3", "--level does not go with --model: use --task-args"),
+        ("ablate --model smollm2 --eval-greedy", "--eval-greedy does not go with --model: its evaluations"),
+        ("ablate --model smollm2 --sharing adapters", "--sharing adapters does not go with --model"),
+        ("ablate --model smollm2 --workflows orch", "unknown workflow 'orch': did you mean orch_workers"),
+        ("ablate --model smollm2 --learner-args groups=slot", "did you mean grouping"),
+        ("ablate --model smollm2 --iterations 1", "--cliff-window 2 is more than the 1 evaluation after the first"),
+        ("ablate --model {folder}/nowhere --out {folder}/run", "there is no model"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
@@ -112,3 +132,46 @@ def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(os, "_exit", left.append)
     monkeypatch.setattr(sys, "argv", ["jaxmarl-llm", *ARGUMENTS, "--out", str(tmp_path / "again")])
     assert main() == 130 and left == [130]
+
+
+def test_options_on_a_model():
+    options, folder = parse_ablate(["--model", "smollm2", "--workflows", "voting", "sums", "--task-args", "digits=1"])
+    config = options.config
+    assert (config.workflows, config.learner_args["trust_region"]) == (("voting",), "teamtr")
+    assert config.task_args["digits"] == 1 and config.task_args["arithmetic_words.style"] == "bare"
+    assert folder.name.startswith("ablation-sums-")
+
+
+@pytest.mark.slow
+def test_kill_9_of_a_matrix_on_a_model(tmp_path):
+    model = tmp_path / "tiny"
+    save_model(chatting(Tokenizer.from_folder(write_folder(tmp_path / "tokenizer"))), model)
+    # The second process compiles little.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    program = [sys.executable, "-m", "jaxmarl_llm.cli", "ablate", "--out"]
+    options = [
+        *("--model", str(model), "--workflows", "eval_opt", "--num-seeds", "1", "--iterations", "4"),
+        *("--num-problems", "2", "--group-size", "4", "--eval-every", "2", "--eval-problems", "3"),
+        *("--rounds", "1", "--learner-args", "max_new_tokens=64", "max_length=450", "trained_layers=1", "lora_rank=2"),
+        *("reward=mixed", "length_weight=1", "require_end=true", "checkpoint_every=2"),
+    ]
+    killed = tmp_path / "killed"
+    process = subprocess.Popen([*program, str(killed), *options], env=environment)
+    lines = killed / "runs" / "arithmetic_words-tiny-eval_opt-isolated" / "seed-0" / "metrics.jsonl"
+    deadline = time.monotonic() + 500
+    while not (lines.exists() and lines.read_text().count('"train"') >= 3):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert [path.stem for path in (killed / "cells").glob("*.json")] == ["arithmetic_words-tiny-eval_opt-shared"]
+    subprocess.run([*program, str(killed), "--resume"], check=True, env=environment, timeout=500)
+    subprocess.run([*program, str(tmp_path / "whole"), *options], check=True, env=environment, timeout=500)
+    for cell in ("shared", "isolated"):
+        path = f"cells/arithmetic_words-tiny-eval_opt-{cell}.npz"
+        with np.load(killed / path) as one, np.load(tmp_path / "whole" / path) as other:
+            assert one.files == other.files and np.nansum(one["diagnostic/role_gradient_norm"]) > 0
+            for name in one.files:
+                np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    assert "the model as it is" in (killed / "report.html").read_text()
+    assert main(["evaluate", str(killed)]) == 2

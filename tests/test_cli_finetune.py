@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import json
 import os
@@ -10,7 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from toy_models import SIZES, make_model
+from toy_models import chatting
 from toy_tokenizers import write_folder
 
 from jaxmarl_llm.cli import main
@@ -35,18 +34,12 @@ SETTINGS = [
 ]
 
 
-def tiny(tokenizer, **changes):
-    """A random model that goes with a tokenizer."""
-    sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_length": 512, "num_layers": 2} | changes
-    return dataclasses.replace(make_model(sizes=sizes), tokenizer=tokenizer)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a tiny random model that can chat."""
     root = tmp_path_factory.mktemp("model")
     tokenizer = Tokenizer.from_folder(write_folder(root / "tokenizer"))
-    save_model(tiny(tokenizer), root / "tiny")
+    save_model(chatting(tokenizer), root / "tiny")
     return root / "tiny"
 
 
@@ -259,7 +252,7 @@ def test_damaged_runs_take_one_line(run, model, tmp_path, capsys):
     assert "is damaged (config.yaml has" in refused(**{f"best__{best}__config_yaml": ""})
     other = tmp_path / "other"
     tokenizer = load_model(model).tokenizer
-    save_model(tiny(tokenizer, rope_base=300.0), other)
+    save_model(chatting(tokenizer, rope_base=300.0), other)
     error = refused(config_yaml=config.replace(f"model: {model}", f"model: {other}"))
     assert "another model than the run was trained on" in error
 

@@ -131,7 +131,10 @@ def test_commands_parse(page):
             elif words[1] == "ablate":
                 # Another ablation is resumed from a folder, which documentation has not.
                 words = [word for word in words if word != "--resume"]
-                parse_ablate([*(["quick"] if words[2].startswith("-") else []), *words[2:]])
+                if "--help" not in words:
+                    parse_ablate(
+                        [*(["quick"] if words[2].startswith("-") and "--model" not in words else []), *words[2:]]
+                    )
             elif words[1] == "finetune" and "--help" not in words:
                 parse_finetune([*(["sums"] if words[2].startswith("-") else []), *words[2:]])
             elif "--help" not in words:

@@ -38,6 +38,12 @@ def make_model(family="llama", sizes=SIZES, **changes):
     return LanguageModel(config, params, None, family, "made", fingerprint(config, params))
 
 
+def chatting(tokenizer, **changes):
+    """A tiny random model that goes with a tokenizer."""
+    sizes = SIZES | {"vocab_size": tokenizer.vocab_size, "max_length": 512, "num_layers": 2} | changes
+    return dataclasses.replace(make_model(sizes=sizes), tokenizer=tokenizer)
+
+
 def make_adapters(model, *, scale=1.0, **changes):
     """Configuration and random adapters of three roles."""
     config = dataclasses.replace(model.config, **{"lora_rank": 7, "lora_alpha": 11.0, "num_adapters": 3, **changes})

@@ -19,7 +19,10 @@ _COMMANDS = {
     "render": ("inspect", "write a GIF of an episode of a trained team"),
     "envs": ("listing", "list the environments; envs NAME: the settings of one"),
     "presets": ("listing", "list what train accepts; presets NAME: the settings of a preset, or of an algorithm"),
-    "ablate": ("ablate", "compare shared with isolated policies of language-model teams: ablate quick|full|phase"),
+    "ablate": (
+        "ablate",
+        "compare shared with isolated policies of language-model teams: ablate quick|full|phase, or --model MODEL",
+    ),
     "bench": ("bench", "measure environment and training speed"),
 }
 

@@ -5,16 +5,19 @@ import datetime
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from jaxmarl_llm.cli import DIVERGED
-from jaxmarl_llm.cli.options import option_value, parse_options
+from jaxmarl_llm.cli.ablate_model import ModelOptions, is_of_model, model_runner, parse_model_ablation, refuse_foreign
+from jaxmarl_llm.cli.options import option_value, parse_options, split_preset
 from jaxmarl_llm.errors import UserError, plural, unknown_name
-from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation
+from jaxmarl_llm.training.config import FINETUNE_FOLDER, preset_names
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, short_name
+from jaxmarl_llm.workflows.ablation.model_matrix import DEFAULT_PRESET, ModelAblation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +34,22 @@ class AblateOptions:
 SECONDS_BETWEEN_LINES = 30.0
 _DESCRIPTION = (
     "Train teams of language-model roles, with one policy for all roles (shared) and one policy a role (isolated), and "
-    f"report what differs. PRESET is one of {', '.join(PRESETS)}; `ablate phase` is another command, with a --help of "
-    "its own. Ctrl-C keeps the cells that are done; --resume does the others."
+    f"report what differs. The teams are small decoders that are trained from scratch. PRESET is one of "
+    f"{', '.join(PRESETS)}. Ctrl-C keeps the cells that are done; --resume does the others.\n\n"
+    "Two other commands have a --help of their own: `ablate --model MODEL --help`, the same on a language model, and "
+    "`ablate phase --help`, a phase diagram."
 )
 
 
-def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
-    """Options of an ablation, checked, and its folder.
+def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions | ModelOptions, Path]:
+    """Options of an ablation, checked, and its folder; those of one on a language model with `--model`.
 
     Raises:
       UserError: bad input.
     """
-    preset = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    arguments = list(arguments[preset is not None :])
+    kind = ModelOptions if is_of_model(arguments) else AblateOptions
+    names = (*PRESETS, *preset_names(FINETUNE_FOLDER))
+    preset, arguments = split_preset(kind, arguments, names, "ablate")
     out = option_value(arguments, "--out")
     stored = None
     if "--resume" in arguments:
@@ -52,7 +58,28 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
         from jaxmarl_llm.workflows.ablation.results import read_header
 
         stored = read_header(Path(out))[0]
+    if is_of_model(arguments) or isinstance(stored, ModelAblation):
+        of_model = stored if isinstance(stored, ModelAblation) else None
+        config, options = parse_model_ablation(preset, arguments, of_model)
+        preset = Path(preset or DEFAULT_PRESET).stem
+    else:
+        config, options = _parse_small(preset, arguments, stored)
+    options = dataclasses.replace(options, config=config)
+    check_ablation(options.config)
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return options, options.out or Path("runs") / f"ablation-{preset}-{stamp}"
+
+
+def _parse_small(
+    preset: str | None, arguments: Sequence[str], stored: Ablation | None
+) -> tuple[Ablation, AblateOptions]:
+    """The same as `parse_model_ablation`, of small decoders."""
+    refuse_foreign(arguments, of_model=False)
     if preset is not None:
+        if preset in preset_names(FINETUNE_FOLDER) or preset.endswith((".yaml", ".yml")):
+            raise UserError(
+                f"{preset} is a preset of finetune: add --model, or name an ablation: {' or '.join(PRESETS)}"
+            )
         if preset not in PRESETS:
             raise unknown_name("ablation", preset, (*PRESETS, "phase"))
         base = PRESETS[preset]
@@ -61,7 +88,10 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     elif {"-h", "--help"} & set(arguments):
         base = Ablation()
     else:
-        raise UserError(f"name an ablation: {' or '.join(PRESETS)}, or phase for a phase diagram")
+        raise UserError(
+            f"name an ablation: {' or '.join(PRESETS)}, or phase for a phase diagram, or add --model for one on a "
+            "language model"
+        )
     program = f"jaxmarl-llm ablate {preset or '[PRESET]'}"
     options = parse_options(
         AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=_DESCRIPTION
@@ -69,10 +99,7 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions, Path]:
     settings = {
         name: getattr(base, name) | getattr(options.config, name) for name in ("learner_args", "pretraining_args")
     }
-    options = dataclasses.replace(options, config=dataclasses.replace(options.config, **settings))
-    check_ablation(options.config)
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return options, options.out or Path("runs") / f"ablation-{preset}-{stamp}"
+    return dataclasses.replace(options.config, **settings), options
 
 
 def ablate_command(arguments: Sequence[str]) -> int:
@@ -87,21 +114,26 @@ def ablate_command(arguments: Sequence[str]) -> int:
 
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.devices import use_cpu_cores
-    from jaxmarl_llm.training.loop import TrainingInterrupted
+    from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted
 
     use_compilation_cache()
-    use_cpu_cores()
+    of_model = isinstance(options.config, ModelAblation)
+    if not of_model:
+        use_cpu_cores()
 
     from jaxmarl_llm.report.ablation import write_report
     from jaxmarl_llm.report.ablation_board import write_board
+    from jaxmarl_llm.workflows.ablation.forecast import MODEL_PHASES, PHASES
     from jaxmarl_llm.workflows.ablation.loop import run_ablation
     from jaxmarl_llm.workflows.ablation.results import read_header
-    from jaxmarl_llm.workflows.ablation.runner import make_runner
 
     console, config = Console(), options.config
-    matrix = (
-        f"{', '.join(config.workflows)} x {', '.join(config.sharing)} x {', '.join((*config.tasks, *config.sizes))}"
-    )
+    if of_model:
+        make_runner = model_runner(folder, console)
+    else:
+        from jaxmarl_llm.workflows.ablation.runner import make_runner
+    places = ", ".join(map(short_name, (*config.tasks, *config.sizes)))
+    matrix = f"{', '.join(config.workflows)} x {', '.join(config.sharing)} x {places}"
     heading = f"{matrix}, {plural(config.num_seeds, 'seed')} -> {folder}"
     start = time.monotonic()
     try:
@@ -110,7 +142,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
             folder,
             make_runner,
             resume=options.resume,
-            watcher=make_watcher(console, heading),
+            watcher=make_watcher(console, heading, MODEL_PHASES if of_model else PHASES),
             record=lambda result: write_board(folder / "tensorboard" / result.cell.name, result),
         )
     except TrainingInterrupted as stop:
@@ -118,6 +150,9 @@ def ablate_command(arguments: Sequence[str]) -> int:
         return 128 + stop.signal_number
     except FloatingPointError as error:
         print(f"error: {error} (--pretraining-args)", file=sys.stderr)
+        return DIVERGED
+    except TrainingDiverged as error:
+        print(f"error: {error}", file=sys.stderr)
         return DIVERGED
     summary = write_report(folder, config, results, read_header(folder)[1])
     print_summary(summary, folder, console, time.monotonic() - start)
@@ -140,7 +175,8 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: 
 
     many = len({(cell["task"], cell["size"]) for cell in summary["cells"]}) > 1
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in (*(("task", "size") if many else ()), "workflow", "sharing"):
+    size = "model" if "model" in summary["config"] else "size"
+    for name in (*(("task", size) if many else ()), "workflow", "sharing"):
         table.add_column(name, no_wrap=True)
     for name in (*MEASURES, "cliffs"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -150,16 +186,18 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: 
     console.print()
     console.print(table)
     console.print(f"\n{format_duration(seconds)}", highlight=False)
-    for name in ("report.html", "results.json", "results.csv", "tensorboard"):
+    runs = ("runs",) if "model" in summary["config"] else ()
+    for name in ("report.html", "results.json", "results.csv", "tensorboard", *runs):
         console.print(f"{name:14}{folder / name}", highlight=False, soft_wrap=True)
 
 
-def make_watcher(console: Any, heading: str) -> Any:
+def make_watcher(console: Any, heading: str, phases: Mapping[str, float]) -> Any:
     """Shows the progress of an ablation: a bar on a terminal, elsewhere a line a phase, and one every half minute.
 
     Args:
       console: where to show it.
       heading: the first line, once nothing has been refused.
+      phases: of a cell, for `Forecast`.
     """
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -177,13 +215,13 @@ def make_watcher(console: Any, heading: str) -> Any:
             )
             self.task = self.bar.add_task("", total=1.0, text="")
             self.num_cells = self.num_done = 0
-            self.forecast = Forecast(())
+            self.forecast = Forecast((), phases=phases)
             self.last: tuple[Any, str] | None = None
             self.line_time = 0.0
 
         def start(self, cells, missing):
             self.num_cells, self.num_done = len(cells), len(cells) - len(missing)
-            self.forecast = Forecast(missing)
+            self.forecast = Forecast(missing, phases=phases)
             console.print(heading, highlight=False, soft_wrap=True)
             if self.num_done:
                 console.print(f"{self.num_done} of {self.num_cells} cells are done already", highlight=False)

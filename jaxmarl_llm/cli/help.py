@@ -94,7 +94,15 @@ def options_of(kind: type, values: Any = None) -> Iterator[Option]:
 
 
 def _texts(kind: type) -> dict[str, str]:
-    """The text below each field, in the source of a dataclass."""
+    """The text below each field, in the source of a dataclass and of those that it is made from."""
+    texts: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(one):
+            texts |= _own_texts(one)
+    return texts
+
+
+def _own_texts(kind: type) -> dict[str, str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     texts = {}

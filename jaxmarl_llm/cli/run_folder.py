@@ -29,7 +29,13 @@ def finetuned_config(folder: Path) -> FinetuneConfig:
     if "env" in _fields(folder):
         raise UserError(f"{folder} holds a team trained on an environment: use `jaxmarl-llm eval {folder}`")
     if (folder / "ablation.json").is_file():
-        raise UserError(f"{folder} holds an ablation, whose teams are not kept: see {folder / 'report.html'}")
+        runs = sorted(path.parent for path in folder.glob(f"runs/*/*/{CONFIG_FILE}"))
+        where = (
+            f"name one of its runs, such as {runs[0]}"
+            if runs
+            else f"its teams are not kept, see {folder / 'report.html'}"
+        )
+        raise UserError(f"{folder} holds an ablation: {where}")
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"no fine-tuned run in {folder}: give the folder that `jaxmarl-llm finetune --out` wrote")
     return load_finetune_config(folder / CONFIG_FILE)

@@ -14,7 +14,7 @@ from jaxmarl_llm.report.ablation_findings import SHARING_NAMES, find
 from jaxmarl_llm.report.ablation_plots import accuracy_figure, cosine_figure, mass_figure, outcome_figure
 from jaxmarl_llm.report.ablation_summary import MEASURES, summarize, to_csv
 from jaxmarl_llm.training.files import write_whole
-from jaxmarl_llm.workflows.ablation.matrix import Ablation
+from jaxmarl_llm.workflows.ablation.matrix import Matrix
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
 _STYLE = """
@@ -28,16 +28,23 @@ img { max-width: 100%; height: auto; display: block; margin: .4rem 0; }
 .note { color: #555; font-size: 13px; } li { margin: .15rem 0; }
 """
 
+_POLICIES = (
+    "the policy before training",
+    "SP: one policy for all roles; IP: one policy a role; LoRA: one body for all roles, and a low-rank adapter a role.",
+)
+_ADAPTERS = (
+    "the model as it is, before training",
+    "SP: one low-rank adapter on the model for all roles; IP: one adapter a role.",
+)
 _READING = """
-<p class="note">base: the policy before training. peak: the best mean over a window of evaluations. final: the mean of
+<p class="note">base: {base}. peak: the best mean over a window of evaluations. final: the mean of
 the last window. drop: peak less final. gain: final less base. cliff: seeds whose drop is more than noise explains and
-more than the least drop of the configuration. SP: one policy for all roles; IP: one policy a role; LoRA: one body
-for all roles, and a low-rank adapter a role. In brackets: bootstrap intervals over seeds.</p>
+more than the least drop of the configuration. {sharing} In brackets: bootstrap intervals over seeds.</p>
 """
 
 
 def write_report(
-    folder: Path, config: Ablation, results: Sequence[CellResult], versions: Sequence[dict[str, str]]
+    folder: Path, config: Matrix, results: Sequence[CellResult], versions: Sequence[dict[str, str]]
 ) -> dict:
     """Writes the report of an ablation into its folder.
 
@@ -66,6 +73,7 @@ def to_html(summary: dict[str, Any], results: Sequence[CellResult]) -> str:
       results: the cells, for the pictures.
     """
     window = summary["evaluation"]["window"]
+    base, sharing = _ADAPTERS if "model" in summary["config"] else _POLICIES
     parts = [
         "<h1>Shared against isolated policies</h1>",
         "<h2>What this run shows</h2>",
@@ -84,7 +92,12 @@ def to_html(summary: dict[str, Any], results: Sequence[CellResult]) -> str:
         for name, figure in figures.items():
             if figure is not None:
                 parts += [f"<h3>{name}</h3>", _image(figure, f"{name}: {task}, {size}")]
-    parts += ["<h2>How to read the tables</h2>", _READING, "<h2>Cost</h2>", _cost(summary["cells"])]
+    parts += [
+        "<h2>How to read the tables</h2>",
+        _READING.format(base=base, sharing=sharing),
+        "<h2>Cost</h2>",
+        _cost(summary["cells"]),
+    ]
     parts += [
         "<h2>Configuration</h2>",
         _settings(summary["config"]),
@@ -155,6 +168,8 @@ def _table(cells: list[dict[str, Any]]) -> str:
 
 def _cost(cells: list[dict[str, Any]]) -> str:
     names = ("compile_seconds", "train_seconds", "episodes_per_s", "tokens_per_s")
+    # Fine-tuning compiles as it goes.
+    names = [name for name in names if any(cell["cost"][name] is not None for cell in cells)]
     rows = [[html.escape(cell["name"]), *(number(cell["cost"][name], ".1f") for name in names)] for cell in cells]
     return _rows(["cell", *(name.replace("_per_s", " a second").replace("_", " ") for name in names)], rows, 1)
 

@@ -40,20 +40,26 @@ def find(summary: dict[str, Any]) -> list[dict[str, Any]]:
 def _setting(summary: dict[str, Any]) -> dict[str, Any]:
     config, evaluation = summary["config"], summary["evaluation"]
     seeds = config["num_seeds"]
-    how = "likeliest tokens" if config["eval_greedy"] else "sampled tokens"
+    how = "likeliest tokens" if config.get("eval_greedy", True) else "sampled tokens"
     text = (
-        "{cells} cell{cell_plural} with {seeds} seed{plural} each, {iterations} updates. Accuracy is that of {how} on "
-        "the same {problems} held-out problems; from their number one evaluation has a standard error of up to "
-        "{error:.3f}. Peak and final are means of {window} evaluations; the peak is chosen among them, so it is a "
-        "little too high. "
+        "{cells} cell{cell_plural} with {seeds} seed{plural} each, {iterations} update{update_plural}. Accuracy is "
+        "that of {how} on the same {problems} held-out problems; from their number one evaluation has a standard error "
+        "of up to {error:.3f}. "
     )
+    text += (
+        "Peak and final are single evaluations"
+        if evaluation["window"] == 1
+        else "Peak and final are means of {window} evaluations"
+    )
+    text += "; the peak is chosen among them, so it is a little too high. "
     if seeds < MIN_SEEDS:
         text += (
             "With fewer than {needed} seeds an interval over seeds cannot tell an effect from chance: what follows are "
             "observations of this run."
         )
     else:
-        text += "Intervals are 95 % bootstrap intervals over seeds, which share one base policy."
+        shared = "share one base policy" if "model" not in config else "all begin with the model as it is"
+        text += f"Intervals are 95 % bootstrap intervals over seeds, which {shared}."
     return finding(
         text,
         cells=len(summary["cells"]),
@@ -61,6 +67,7 @@ def _setting(summary: dict[str, Any]) -> dict[str, Any]:
         plural="s" if seeds > 1 else "",
         cell_plural="s" if len(summary["cells"]) > 1 else "",
         iterations=config["iterations"],
+        update_plural="s" if config["iterations"] > 1 else "",
         how=how,
         problems=evaluation["problems"],
         error=evaluation["standard_error"],
@@ -80,7 +87,7 @@ def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     text += "{below}. "
     text += (
         "The gain lies between {low:+.3f} ({worst}) and {high:+.3f} ({best})."
-        if len(gains) > 1
+        if max(gains) > min(gains)
         else "The gain is {low:+.3f}."
     )
     return [

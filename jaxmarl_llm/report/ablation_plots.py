@@ -11,14 +11,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
-from jaxmarl_llm.report.ablation_summary import role_curve
+from jaxmarl_llm.report.ablation_summary import outcome_curves, role_curve
 from jaxmarl_llm.report.plots import COLORS, INK, draw_curve, draw_legend, new_figure, style_axes
 from jaxmarl_llm.report.statistics import mean_without_nan
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
 _SHARING_COLORS = {"shared": COLORS[0], "isolated": COLORS[1], "adapters": COLORS[2]}
 _OUTCOMES = (
-    ("accuracy", "right", COLORS[2]),
+    ("success", "right", COLORS[2]),
     ("selection_failure", "a right solution was there, the answer is wrong", COLORS[4]),
     ("generation_failure", "no right solution", "#bbbbbb"),
 )
@@ -101,9 +101,9 @@ def outcome_figure(results: Sequence[CellResult], window: int, title: str) -> Fi
     for index, result in enumerate(results):
         name = f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing] if len(result.roles) > 1 else ''}".strip()
         for offset, points, when in ((-0.2, slice(0, 1), "base"), (0.2, slice(-window, None), "end")):
-            left = 0.0
+            left, curves = 0.0, outcome_curves(result)
             for source, _, color in _OUTCOMES:
-                width = float(mean_without_nan(result.evaluations[source][points].astype(float).ravel(), 0))
+                width = float(mean_without_nan(curves[source][points].astype(float).ravel(), 0))
                 axes.barh(index + offset, width, 0.34, left=left, color=color, edgecolor="white", linewidth=0.5)
                 left += width
             ticks.append(index + offset)
@@ -125,7 +125,8 @@ def _by_cell(
     limits: tuple[float, float],
 ) -> Figure | None:
     """One panel for each cell of several roles, with curves `[I, S]` of every update; None without any."""
-    drawn = [(result, lines(result)) for result in results if len(result.roles) > 1]
+    every = [(result, lines(result)) for result in results if len(result.roles) > 1]
+    drawn = [(result, [line for line in curves if np.isfinite(line[1]).any()]) for result, curves in every]
     drawn = [(result, curves) for result, curves in drawn if curves]
     if not drawn:
         return None

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.report.statistics import bootstrap_interval, mean_without_nan
-from jaxmarl_llm.workflows.ablation.matrix import Ablation, to_json
+from jaxmarl_llm.workflows.ablation.matrix import Matrix, to_json
+from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.collapse import Warnings, early_warning, fall_index, find_cliffs, warning_quality
 
@@ -42,7 +43,7 @@ def describe(values: np.ndarray) -> dict[str, Any]:
     return {name: rounded(number) for name, number in numbers.items()} | {"by_seed": [rounded(v) for v in values]}
 
 
-def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequence[dict[str, str]]) -> dict[str, Any]:
+def summarize(config: Matrix, results: Sequence[CellResult], versions: Sequence[dict[str, str]]) -> dict[str, Any]:
     """Everything that a report says, but for its sentences.
 
     Args:
@@ -54,7 +55,7 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequenc
       For JSON: `config`, `versions`, `later_versions` (of resumptions with others), `evaluation` (with
       `standard_error`, the most that the accuracy of one evaluation has from its finite number of problems), `cells`,
       `comparisons` (of ways of sharing, such as IP less SP, and of each cell with the single agent of its task and
-      size, paired by seed) and `warnings`, how good early ones were.
+      size, paired by seed) and `warnings`, how good early ones were (none for a language model).
     """
     cells = [summarize_cell(config, result) for result in results]
     return {
@@ -68,11 +69,14 @@ def summarize(config: Ablation, results: Sequence[CellResult], versions: Sequenc
         },
         "cells": cells,
         "comparisons": [*_compare_sharing(cells), *_compare_with_single(cells)],
-        "warnings": {name: _judge(config, results, name, level) for name, level in WARNING_LEVELS.items()},
+        # The levels are those of small decoders.
+        "warnings": {}
+        if isinstance(config, ModelAblation)
+        else {name: _judge(config, results, name, level) for name, level in WARNING_LEVELS.items()},
     }
 
 
-def summarize_cell(config: Ablation, result: CellResult) -> dict[str, Any]:
+def summarize_cell(config: Matrix, result: CellResult) -> dict[str, Any]:
     """The numbers of one cell.
 
     Returns:
@@ -112,14 +116,22 @@ def summarize_cell(config: Ablation, result: CellResult) -> dict[str, Any]:
 
 def _outcomes(result: CellResult, points: slice) -> dict[str, Any]:
     """Shares of episodes over some evaluations: right; wrong though some solution was right; none was right."""
-    names = {
-        "success": "accuracy",
-        "selection_failure": "selection_failure",
-        "generation_failure": "generation_failure",
-    }
     return {
-        name: describe(mean_without_nan(np.asarray(result.evaluations[source][points], float), 0))
-        for name, source in names.items()
+        name: describe(mean_without_nan(curve[points].astype(float), 0))
+        for name, curve in outcome_curves(result).items()
+    }
+
+
+def outcome_curves(result: CellResult) -> dict[str, np.ndarray]:
+    """Shares of held-out episodes `[K, S]` that are right, wrong though some solution was right, and without any.
+
+    Accuracy counts what is right in part; these do not.
+    """
+    selection, generation = (result.evaluations[name] for name in ("selection_failure", "generation_failure"))
+    return {
+        "success": 1.0 - selection - generation,
+        "selection_failure": selection,
+        "generation_failure": generation,
     }
 
 
@@ -152,7 +164,7 @@ def _cosines(result: CellResult) -> dict[str, Any]:
 
 def _cost(result: CellResult) -> dict[str, float | None]:
     times = result.times
-    found = {f"{name}_seconds": rounded(times[name]) for name in ("compile", "train")}
+    found = {f"{name}_seconds": rounded(times.get(name, math.nan)) for name in ("compile", "train")}
     return found | {
         f"{name}_per_s": rounded(times[name] / max(times["train"], 1e-9)) for name in ("episodes", "tokens")
     }
@@ -197,7 +209,7 @@ def _compare_with_single(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(config: Ablation, results: Sequence[CellResult], signal: str, level: float) -> dict[str, Any] | None:
+def _judge(config: Matrix, results: Sequence[CellResult], signal: str, level: float) -> dict[str, Any] | None:
     """The quality of early warnings over all seeds of all cells; None where the signal was not measured."""
     alarm, at, cliff, fall = [], [], [], []
     for result in results:

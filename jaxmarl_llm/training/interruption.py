@@ -11,6 +11,8 @@ STOPPING = "stopping after this step; Ctrl-C again stops at once"
 class StopSignal:
     """Turns the first SIGINT or SIGTERM into a flag; the second acts as it always does.
 
+    Where one is inside another, the first signal sets the flags of both.
+
     Args:
       notice: one line, printed when the first comes.
 
@@ -34,14 +36,17 @@ class StopSignal:
         self._restore()
 
     def _handle(self, number, frame):
-        del frame
         self.number = number
+        outer = getattr(self._old.get(number), "__self__", None)
         self._restore()
-        if self._notice:
+        if isinstance(outer, StopSignal):
+            outer._handle(number, frame)
+        elif self._notice:
             # The signal may have come while this very stream was written to.
             with contextlib.suppress(RuntimeError):
                 print(self._notice, file=sys.stderr, flush=True)
 
     def _restore(self):
-        for number, handler in self._old.items():
+        while self._old:
+            number, handler = self._old.popitem()
             signal.signal(number, handler)

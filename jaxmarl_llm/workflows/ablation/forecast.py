@@ -3,13 +3,22 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxmarl_llm.workflows.ablation.matrix import Cell
 
 # Seconds on two CPU cores at the smallest size. Only their proportions count, and only until a part has been measured.
 # A base policy's own program is compiled in `preparing`.
 PHASES = {"preparing": 25.0, "pretraining": 20.0, "compiling": 20.0, "training": 15.0}
+# The same for fine-tuning a language model; the model itself is evaluated once for each task and workflow.
+MODEL_PHASES = {"evaluating the model": 60.0, "training": 900.0}
+_ONCE_FOR = {
+    "preparing": ("task", "size"),
+    "pretraining": ("task", "size"),
+    "compiling": ("task", "size", "workflow"),
+    "evaluating the model": ("task", "size", "workflow"),
+    "training": ("task", "size", "workflow", "sharing"),
+}
 _UNIT = tuple[str, tuple[str, ...]]
 
 
@@ -22,26 +31,32 @@ class Forecast:
     Attributes:
       cells: those that are to be trained.
       clock: seconds that went by.
+      phases: of each cell in order, with what they take.
     """
 
     cells: Sequence[Cell]
     clock: Callable[[], float] = time.monotonic
+    phases: Mapping[str, float] = dataclasses.field(default_factory=PHASES.copy)
 
     def __post_init__(self):
-        self._done: dict[_UNIT, float] = {unit: 0.0 for cell in self.cells for unit in _units(cell)}
-        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._done: dict[_UNIT, float] = {unit: 0.0 for cell in self.cells for unit in self._units(cell)}
+        self._seconds = dict.fromkeys(self.phases, 0.0)
+        self._found: dict[Cell, float] = {}
         self._last = self.clock()
 
     @property
     def done(self) -> float:
-        """Share of the work that is done, by the proportions of `PHASES`."""
-        total = sum(PHASES[phase] for phase, _ in self._done)
-        return sum(PHASES[phase] * share for (phase, _), share in self._done.items()) / total if total else 1.0
+        """Share of the work that is done, by the proportions of `phases`."""
+        total = sum(self.phases[phase] for phase, _ in self._done)
+        return sum(self.phases[phase] * share for (phase, _), share in self._done.items()) / total if total else 1.0
 
     def advance(self, cell: Cell, phase: str, share: float) -> None:
         """Notes that a share of a cell's phase is done, and the phases before it."""
         now = self.clock()
-        for unit in _units(cell):
+        if phase == list(self.phases)[-1]:
+            # What an earlier process has left of it took no time now.
+            self._found.setdefault(cell, share)
+        for unit in self._units(cell):
             if unit[0] == phase:
                 self._done[unit] = share
                 break
@@ -52,22 +67,20 @@ class Forecast:
     @property
     def left(self) -> float:
         """Seconds to go; infinite as long as nothing is done."""
-        work = dict.fromkeys(PHASES, 0.0)
+        work = dict.fromkeys(self.phases, 0.0)
         for (phase, _), share in self._done.items():
             work[phase] += share
-        measured = [phase for phase in PHASES if work[phase] > 0]
-        expected = sum(PHASES[phase] * work[phase] for phase in measured)
+        work[list(self.phases)[-1]] -= sum(self._found.values())
+        measured = [phase for phase in self.phases if work[phase] > 0]
+        expected = sum(self.phases[phase] * work[phase] for phase in measured)
         slowness = sum(self._seconds[phase] for phase in measured) / expected if expected else math.inf
         left = 0.0
         for (phase, _), share in self._done.items():
             if share < 1:
-                each = self._seconds[phase] / work[phase] if work[phase] > 0 else PHASES[phase] * slowness
+                each = self._seconds[phase] / work[phase] if work[phase] > 0 else self.phases[phase] * slowness
                 left += each * (1 - share)
         return left
 
-
-def _units(cell: Cell) -> list[_UNIT]:
-    """A cell's phases in order, each with what it is done once for."""
-    base = cell.task, cell.size
-    names = base, base, (*base, cell.workflow), (*base, cell.workflow, cell.sharing)
-    return list(zip(PHASES, names, strict=True))
+    def _units(self, cell: Cell) -> list[_UNIT]:
+        """A cell's phases in order, each with what it is done once for."""
+        return [(phase, tuple(getattr(cell, name) for name in _ONCE_FOR[phase])) for phase in self.phases]

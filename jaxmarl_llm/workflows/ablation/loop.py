@@ -5,13 +5,15 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import lock_folder, unlock_folder
-from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, check_ablation, make_cells
+from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix, check_ablation, make_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
 
-# Called with a phase of `forecast.PHASES`, the share of it that is done and the last evaluation's mean accuracy.
+# Called with a phase of `forecast.PHASES` or `MODEL_PHASES`, the share of it that is done, and the last evaluation's
+# mean accuracy.
 OnProgress = Callable[[str, float, float], None]
 RunCell = Callable[[Cell, OnProgress], CellResult]
 
@@ -32,7 +34,7 @@ class Watcher:
         """The ablation has ended, one way or another."""
 
 
-def ablation_cells(config: Ablation) -> list[Cell]:
+def ablation_cells(config: Matrix) -> list[Cell]:
     """The cells of an ablation; see `make_cells`."""
     from jaxmarl_llm.workflows import make_workflow
 
@@ -40,7 +42,7 @@ def ablation_cells(config: Ablation) -> list[Cell]:
     return make_cells(config, roles)
 
 
-def load_cells(config: Ablation, folder: Path) -> dict[Cell, CellResult]:
+def load_cells(config: Matrix, folder: Path) -> dict[Cell, CellResult]:
     """The cells that are done.
 
     Raises:
@@ -55,9 +57,9 @@ def load_cells(config: Ablation, folder: Path) -> dict[Cell, CellResult]:
 
 
 def run_ablation(
-    config: Ablation,
+    config: Matrix,
     folder: Path,
-    make_runner: Callable[[Ablation, Sequence[Cell]], RunCell],
+    make_runner: Callable[[Any, Sequence[Cell]], RunCell],
     *,
     resume: bool = False,
     watcher: Watcher | None = None,
@@ -98,13 +100,16 @@ def run_ablation(
         watcher.start(cells, missing)
         stop = stack.enter_context(StopSignal(STOPPING))
 
+        def interrupted(number: int) -> TrainingInterrupted:
+            return TrainingInterrupted(
+                f"stopped by {signal.Signals(number).name} with {len(done)} of {len(cells)} cells done; "
+                f"continue with: jaxmarl-llm ablate --resume --out {folder}",
+                number,
+            )
+
         def check_stop():
             if stop.number is not None:
-                raise TrainingInterrupted(
-                    f"stopped by {signal.Signals(stop.number).name} with {len(done)} of {len(cells)} cells done; "
-                    f"continue with: jaxmarl-llm ablate --resume --out {folder}",
-                    stop.number,
-                )
+                raise interrupted(stop.number)
 
         for cell in missing:
             check_stop()
@@ -114,7 +119,11 @@ def run_ablation(
                 watcher.advance(cell, phase, share, accuracy)
                 check_stop()
 
-            result = run_cell(cell, on_progress)
+            try:
+                result = run_cell(cell, on_progress)
+            except TrainingInterrupted as error:
+                # A run inside the cell has saved itself, and says how to continue it alone.
+                raise interrupted(error.signal_number) from None
             record(result)
             save_cell(folder, result)
             done[cell] = result

@@ -17,8 +17,11 @@ LORA_RANK = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Ablation:
-    """Everything that decides an ablation; two ablations of one configuration are the same."""
+class Matrix:
+    """What ablations of all kinds have: the cells, how long each is trained, and how it is judged.
+
+    A kind of ablation is a subclass with a field or property `sizes`, the decoders that the cells are of.
+    """
 
     # The matrix.
     workflows: tuple[str, ...] = STUDY
@@ -28,16 +31,12 @@ class Ablation:
     and a low-rank adapter a role)."""
     tasks: tuple[str, ...] = ("arithmetic",)
     """Tasks, by name: arithmetic, stack_code."""
-    sizes: tuple[str, ...] = ("tiny",)
-    """Sizes of the decoder: tiny, small, base, medium (0.05, 0.2, 0.8 and 3 million parameters)."""
     num_seeds: int = 2
     """Seeds of each cell, trained at once in one compiled program. They share the base policy."""
     seed: int = 0
     """The first seed."""
 
     # What is trained.
-    level: int = 2
-    """Difficulty of the tasks."""
     copies: int = 3
     """N: generators of voting, workers of orch_workers."""
     rounds: int = 3
@@ -53,17 +52,12 @@ class Ablation:
     learner_args: Settings = dataclasses.field(default_factory=dict)
     """Further settings of the learner, such as normalize_by_copies=false role_weighting=equal_mass; added to those
     of the preset."""
-    pretraining_args: Settings = dataclasses.field(default_factory=dict)
-    """Settings of the base policy's supervised pretraining, such as skill=0.5 num_steps=800; added to those of the
-    preset."""
 
     # How it is judged.
     eval_every: int = 2
     """Updates between two evaluations; the base policy and the last update are evaluated always."""
     eval_problems: int = 256
     """Held-out problems of an evaluation, the same ones every time."""
-    eval_greedy: bool = False
-    """Evaluations take the likeliest tokens. If not, tokens are sampled as in training."""
     cliff_window: int = 5
     """Evaluations that are averaged for peak and final accuracy, and to tell a cliff from noise."""
     cliff_drop: float = 0.05
@@ -79,10 +73,51 @@ class Ablation:
         """K numbers: after how many updates the team is evaluated; the first is 0, the base policy."""
         return (*range(0, self.iterations, self.eval_every), self.iterations)
 
-    def workflow_settings(self, workflow: str) -> dict[str, int]:
+    def workflow_settings(self, workflow: str) -> dict[str, Any]:
         """The settings of a workflow of the study, for `make_workflow`; none for others."""
         known = {"voting": {"n": self.copies}, "orch_workers": {"n": self.copies}, "eval_opt": {"rounds": self.rounds}}
         return known.get(workflow, {})
+
+    @property
+    def choices(self) -> dict[str, Sequence[str]]:
+        """Fields that are lists of names to the names that are known."""
+        raise NotImplementedError
+
+    def check_own(self) -> None:
+        """Raises `UserError` where a setting of this kind alone is wrong."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation(Matrix):
+    """Everything that decides an ablation of small decoders; two of one configuration are the same."""
+
+    # The decoders, which are trained from scratch.
+    sizes: tuple[str, ...] = ("tiny",)
+    """Sizes of the decoder: tiny, small, base, medium (0.05, 0.2, 0.8 and 3 million parameters)."""
+    level: int = 2
+    """Difficulty of the tasks."""
+    pretraining_args: Settings = dataclasses.field(default_factory=dict)
+    """Settings of the base policy's supervised pretraining, such as skill=0.5 num_steps=800; added to those of the
+    preset."""
+    eval_greedy: bool = False
+    """Evaluations take the likeliest tokens. If not, tokens are sampled as in training."""
+
+    @property
+    def choices(self) -> dict[str, Sequence[str]]:
+        """Fields that are lists of names to the names that are known."""
+        from jaxmarl_llm.llm.config import PRESETS as SIZES
+        from jaxmarl_llm.workflows import task_names, workflow_names
+
+        return {"workflows": workflow_names(), "sharing": WAYS, "tasks": task_names(), "sizes": tuple(SIZES)}
+
+    def check_own(self) -> None:
+        """Raises `UserError` where a setting of this kind alone is wrong."""
+        check_whole_options(self, "level")
+        if "adapters" in self.sharing and "body" in self.learner_args:
+            raise UserError(
+                "--sharing adapters learns the body jointly: leave body out of --learner-args, or adapters out of "
+                "--sharing"
+            )
 
 
 PRESETS = {
@@ -109,7 +144,7 @@ class Cell:
     """One entry of the matrix.
 
     Attributes:
-      workflow, sharing, task, size: names.
+      workflow, sharing, task, size: names; `size` is that of the decoder, or the name of a model.
     """
 
     workflow: str
@@ -123,18 +158,14 @@ class Cell:
         return f"{self.task}-{self.size}-{self.workflow}-{self.sharing}"
 
 
-def check_ablation(config: Ablation) -> None:
+def check_ablation(config: Matrix) -> None:
     """Refuses what cannot be an ablation, before anything is built.
 
     Raises:
       UserError: an unknown name, one that is given twice or none at all; a number out of range; fewer evaluations than
         are averaged.
     """
-    from jaxmarl_llm.llm.config import PRESETS as SIZES
-    from jaxmarl_llm.workflows import task_names, workflow_names
-
-    known = {"workflows": workflow_names(), "sharing": WAYS, "tasks": task_names(), "sizes": SIZES}
-    for option, names in known.items():
+    for option, names in config.choices.items():
         given = getattr(config, option)
         if not given:
             raise UserError(f"--{option} needs at least one name: choose from {', '.join(names)}")
@@ -142,18 +173,15 @@ def check_ablation(config: Ablation) -> None:
             if name not in names:
                 raise unknown_name(option.removesuffix("s"), name, names)
         check_names(f"--{option}", given)
-    whole = ("num_seeds", "level", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")
+    whole = ("num_seeds", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")
     check_whole_options(config, *whole, "eval_problems", "cliff_window")
     if not 0 <= config.seed < 2**32 - config.num_seeds:
         raise UserError(f"--seed must lie between 0 and {2**32 - config.num_seeds - 1}, got {config.seed}")
     check_rates("--learning-rate", [config.learning_rate])
     check_window("--cliff-window", config.cliff_window, len(config.eval_iterations) - 1)
-    if "adapters" in config.sharing and "body" in config.learner_args:
-        raise UserError(
-            "--sharing adapters learns the body jointly: leave body out of --learner-args, or adapters out of --sharing"
-        )
     if not 0 < config.cliff_drop < 1:
         raise UserError(f"--cliff-drop must lie between 0 and 1, got {config.cliff_drop}")
+    config.check_own()
 
 
 def check_whole_options(config: Any, *names: str) -> None:
@@ -210,7 +238,7 @@ def check_settings(option: str, given: Iterable[str], kind: type, owned: Mapping
             raise unknown_name(f"setting of {option}", name, known)
 
 
-def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[Cell]:
+def make_cells(config: Any, roles_of: Mapping[str, Sequence[str]]) -> list[Cell]:
     """The cells in the order in which they are trained: those of one base policy lie together.
 
     Args:
@@ -218,7 +246,7 @@ def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[
       roles_of: workflow to its roles; a workflow of one role has one cell for all ways of sharing.
     """
     return [
-        Cell(workflow, sharing, task, size)
+        Cell(workflow, sharing, short_name(task), short_name(size))
         for task in config.tasks
         for size in config.sizes
         for workflow in config.workflows
@@ -226,27 +254,42 @@ def make_cells(config: Ablation, roles_of: Mapping[str, Sequence[str]]) -> list[
     ]
 
 
-def to_json(config: Ablation) -> dict[str, Any]:
+def short_name(name_or_path: str) -> str:
+    """A name as it is, and of a path the last part, without the ending of a file of problems or of a model."""
+    name = name_or_path.rstrip("/").rpartition("/")[2]
+    for ending in (".jsonl", ".json", ".gguf"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def to_json(config: Matrix) -> dict[str, Any]:
     """The configuration as JSON holds it."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_json(stored: dict[str, Any]) -> Ablation:
+def from_json(stored: dict[str, Any]) -> Any:
     """The configuration of `to_json`.
 
     Raises:
       ValueError, TypeError: it is none.
     """
-    fields = {field.name for field in dataclasses.fields(Ablation)}
+    from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
+
+    kind = ModelAblation if "model" in stored else Ablation
+    fields = {field.name for field in dataclasses.fields(kind)}
     if set(stored) != fields:
         raise ValueError(f"other fields: {', '.join(sorted(set(stored) ^ fields))}")
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
-    return Ablation(**values)
+    return kind(**values)
 
 
-def differences(old: Ablation, new: Ablation) -> list[str]:
-    """What differs, as `iterations: 40 -> 80`."""
+def differences(old: Matrix, new: Matrix) -> list[str]:
+    """What differs, as `iterations: 40 -> 80`; of what one kind alone has, None for the other."""
     before, after = to_json(old), to_json(new)
-    return [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    return [
+        f"{name}: {before.get(name)} -> {after.get(name)}"
+        for name in before | after
+        if before.get(name) != after.get(name)
+    ]

@@ -11,10 +11,12 @@ import numpy as np
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.workflows.ablation import sealed
-from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, differences, from_json, to_json
+from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix, differences, from_json, to_json
 
 HEADER_FILE = "ablation.json"
 CELL_FOLDER = "cells"
+# Of ablations on a language model.
+RUN_FOLDER = "runs"
 _KIND = "jaxmarl-llm ablation"
 
 
@@ -29,7 +31,8 @@ class CellResult:
       eval_iterations: K numbers of updates, the first is 0.
       evaluations: name to `[K, S, ...]` float32, at least `accuracy`, `selection_failure` and `generation_failure`.
       diagnostics: name to `[I, S, ...]` float32 of every update; `role_*` has an axis R, or two.
-      times: seconds of `compile` and `train`, and `episodes` and `tokens` that were played in them, over all seeds.
+      times: seconds of `compile`, where that is known, and `train`, and `episodes` and `tokens` that were played in
+        them, over all seeds.
     """
 
     cell: Cell
@@ -94,13 +97,13 @@ def _named(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
-def write_header(folder: Path, config: Ablation, versions: dict[str, str]) -> None:
+def write_header(folder: Path, config: Matrix, versions: dict[str, str]) -> None:
     """Writes `ablation.json`, which makes a folder that of an ablation; see `sealed.write_header`."""
     folder.mkdir(parents=True, exist_ok=True)
     sealed.write_header(folder / HEADER_FILE, {"kind": _KIND, "config": to_json(config)}, versions)
 
 
-def read_header(folder: Path) -> tuple[Ablation, list[dict[str, str]]]:
+def read_header(folder: Path) -> tuple[Any, list[dict[str, str]]]:
     """The configuration of the ablation in a folder, and the versions of the packages that it was begun with.
 
     Behind these are those of other packages that it was resumed with.
@@ -122,7 +125,7 @@ def read_header(folder: Path) -> tuple[Ablation, list[dict[str, str]]]:
         raise UserError(f"{path} is damaged, or of another version: choose another --out") from None
 
 
-def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
+def check_folder(folder: Path, config: Matrix, resume: bool) -> None:
     """Refuses a folder that an ablation must not write into. Writes nothing.
 
     Raises:
@@ -135,4 +138,4 @@ def check_folder(folder: Path, config: Ablation, resume: bool) -> None:
         raise UserError(f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out")
     if not resume:
         raise UserError(f"folder {folder} holds this ablation already: add --resume to do what is missing of it")
-    sealed.check_subfolders(folder, CELL_FOLDER, "tensorboard")
+    sealed.check_subfolders(folder, CELL_FOLDER, RUN_FOLDER, "tensorboard")

@@ -1,6 +1,7 @@
 """What a fine-tuning run is: `FinetuneConfig`. Imports neither JAX nor Flax, so that help is instant."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -251,22 +252,36 @@ def load_finetune_config(path: str | Path) -> FinetuneConfig:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold lines of the form `field: value`")
+    return finetune_config(values, str(path))
+
+
+def finetune_config(values: Mapping[str, Any], source: str) -> FinetuneConfig:
+    """A configuration of the fields that are given; the others have their defaults.
+
+    Args:
+      values: of the fields.
+      source: where they are from, for messages.
+
+    Raises:
+      UserError: one is no field, or does not take its value.
+    """
     defaults = vars(FinetuneConfig())
+    found = dict(values)
     for name, value in values.items():
         if name not in defaults:
-            raise UserError(f"{path}: {unknown_name('field', str(name), defaults)}")
+            raise UserError(f"{source}: {unknown_name('field', str(name), defaults)}")
         default = defaults[name]
         if isinstance(default, float) and isinstance(value, int | str) and not isinstance(value, bool):
             try:
                 # YAML 1.1 takes 1e-4 for text.
-                values[name] = float(value)
+                found[name] = float(value)
             except ValueError:
-                raise UserError(f"{path}: {name} must be a number, got '{value}'") from None
+                raise UserError(f"{source}: {name} must be a number, got '{value}'") from None
         elif isinstance(default, tuple) and isinstance(value, list):
-            values[name] = tuple(value)
+            found[name] = tuple(value)
         elif name != "sharing" and type(value) is not type(default):
-            raise UserError(f"{path}: {name} cannot be {value!r}, it is {default!r} by default")
-    return FinetuneConfig(**values)
+            raise UserError(f"{source}: {name} cannot be {value!r}, it is {default!r} by default")
+    return FinetuneConfig(**found)
 
 
 def _check_not_negative(config: FinetuneConfig, name: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import DecoderConfig
+from jaxmarl_llm.llm.checkpoints import LanguageModel, load_model
 from jaxmarl_llm.llm.devices import model_mesh
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.config import differences, dump_yaml
@@ -41,6 +42,8 @@ from jaxmarl_llm.workflows.text.evaluation import TextEvaluation
 from jaxmarl_llm.workflows.text.sandbox import sandbox_name
 from jaxmarl_llm.workflows.text.transcripts import read_transcripts
 
+# Of an evaluation, shares of episodes that are recorded.
+_RATES = ("any_correct", "selection_failure", "generation_failure")
 # A run may be continued with other values of these.
 _RECORDING = ("evaluate_every", "evaluation_problems", "checkpoint_every", "keep_checkpoints", "num_devices")
 
@@ -126,21 +129,33 @@ def make_trainer(
     return Trainer(config, model, bound, table)
 
 
-def load_trainer(config: FinetuneConfig) -> Trainer:
+def load_base(config: FinetuneConfig) -> LanguageModel:
+    """The model of a configuration, on its devices.
+
+    Raises:
+      UserError: there is none, or it cannot be used.
+    """
+    mesh = model_mesh(config.num_devices)
+    return load_model(config.model, dtype=config.dtype, mesh=mesh, max_length=config.max_length)
+
+
+def load_trainer(config: FinetuneConfig, model: LanguageModel | None = None) -> Trainer:
     """The team of a configuration: its model is loaded, its workflow put to work on its task.
+
+    Args:
+      config: the run.
+      model: of `load_base`, where it has been loaded already.
 
     Raises:
       UserError: bad input.
     """
-    from jaxmarl_llm.llm.checkpoints import load_model
     from jaxmarl_llm.workflows import make_workflow
     from jaxmarl_llm.workflows.text import bind_text, make_text_task
 
     config.check()
     workflow = make_workflow(config.workflow, **config.workflow_args)
     task = make_text_task(config.task, **config.task_args)
-    mesh = model_mesh(config.num_devices)
-    model = load_model(config.model, dtype=config.dtype, mesh=mesh, max_length=config.max_length)
+    model = model or load_base(config)
     if model.tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
     bound = bind_text(
@@ -376,8 +391,8 @@ class _Run:
         values = {
             "accuracy": np.asarray([found.accuracy], np.float32),
             "interval": np.asarray([found.interval], np.float32),
-            "any_correct": np.asarray([found.report["any_correct"]], np.float32),
         }
+        values |= {name: np.asarray([found.report[name]], np.float32) for name in _RATES}
         self.records.write("evaluation", self.iteration, int(self.state.episodes), {"seconds": self.seconds}, values)
         self.watcher.evaluated(self.iteration, found)
         if is_best:

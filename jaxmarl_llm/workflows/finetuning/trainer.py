@@ -69,6 +69,7 @@ class Trainer:
       bound: the workflow at work on its task.
       policy_of_role: R policy indices.
       base: the model that it was loaded from; None for one that was made otherwise.
+      of_base: how the model does before it is trained, where that is known.
     """
 
     config: FinetuneConfig
@@ -76,6 +77,7 @@ class Trainer:
     bound: TextWorkflow
     policy_of_role: tuple[int, ...]
     base: LanguageModel | None = None
+    of_base: TextEvaluation | None = None
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -125,6 +127,12 @@ class Trainer:
         )
 
     def evaluate(self, state: FinetuneState) -> TextEvaluation:
+        """Held-out problems, each played once with the likeliest tokens; those of the base are known from `of_base`."""
+        if self.of_base is not None and int(state.iteration) == 0 and not self.config.warm_start:
+            return self.of_base
+        return self.play_held_out(state)
+
+    def play_held_out(self, state: FinetuneState) -> TextEvaluation:
         """Held-out problems, each played once with the likeliest tokens."""
         held_out = self.bound.task.held_out[: self.config.evaluation_problems]
         return evaluate_text(self.sampler(state.adapters, state.version_vector), self.bound, held_out)
