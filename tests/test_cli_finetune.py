@@ -265,9 +265,12 @@ def test_chat(run, model, monkeypatch, capsys):
     assert main(["chat", str(model), "--max-new-tokens", "3", "--message", "What is 1 + 1?"]) == 0
     alone = capsys.readouterr().out
     assert piped.startswith(alone)
-    for options in ([], ["--plain", "--role", "evaluator"]):
-        assert main(["chat", str(run[0]), "--max-new-tokens", "3", "--message", "1 + 1", *options]) == 0
+    # An answer may be longer than what the run was trained on, 450 tokens, as its model holds 512.
+    for options in (["--max-new-tokens", "451"], ["--max-new-tokens", "3", "--plain", "--role", "evaluator"]):
+        assert main(["chat", str(run[0]), "--message", "1 + 1", *options]) == 0
     capsys.readouterr()
+    assert main(["chat", str(run[0]), "--max-new-tokens", "512", "--message", "1 + 1"]) == 2
+    assert "leaves no room for a message" in capsys.readouterr().err
     assert main(["chat", str(run[0]), "--role", "judge"]) == 2
     assert "unknown role 'judge'" in capsys.readouterr().err
     assert main(["chat", str(model), "--message", "word " * 900]) == 2

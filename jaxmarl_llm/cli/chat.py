@@ -85,9 +85,17 @@ class Chat:
       options: of the command.
       render: from what the user types to the messages of the role's prompt; None sends it as it is.
       name: of who answers.
+
+    Raises:
+      UserError: an answer of full length would leave no room for a message.
     """
 
     def __init__(self, model: Any, options: ChatOptions, render: Any, name: str):
+        if model.config.max_length <= options.max_new_tokens:
+            raise UserError(
+                f"--max-new-tokens {options.max_new_tokens} leaves no room for a message: {model.source} holds "
+                f"{model.config.max_length} tokens"
+            )
         self.name, self._model, self._options, self._render = name, model, options, render
         self._history: list[dict[str, str]] = []
         self._turns = 0
@@ -149,14 +157,16 @@ def _open(options: ChatOptions) -> Chat:
         finetuned_config(folder)
     if options.role is not None or options.plain:
         raise UserError(f"--role and --plain are for fine-tuned runs, {options.source} is a model: leave them out")
-    model = _shortened(load_model(options.source, dtype=options.dtype), options.max_length)
+    model = _holding(load_model(options.source, dtype=options.dtype), options.max_length)
     if model.tokenizer is None or model.tokenizer.chat_template is None:
         raise UserError(f"{options.source} has no {'chat template' if model.tokenizer else 'tokenizer'} to talk by")
     return Chat(model, options, None, Path(options.source).name)
 
 
-def _shortened(model: Any, max_length: int) -> Any:
-    config = dataclasses.replace(model.config, max_length=min(max_length, model.config.max_length))
+def _holding(model: Any, max_length: int) -> Any:
+    """A model that holds so many tokens, or as many as it was trained on: those of a run hold no more than its own."""
+    longest = model.trained_length or model.config.max_length
+    config = dataclasses.replace(model.config, max_length=min(max_length, longest))
     return dataclasses.replace(model, config=config)
 
 
@@ -165,24 +175,21 @@ def _open_run(options: ChatOptions, config: Any) -> Chat:
     from jaxmarl_llm.workflows import make_workflow
     from jaxmarl_llm.workflows.finetuning.finished import load_finetuned_team
     from jaxmarl_llm.workflows.text import make_text_task
-    from jaxmarl_llm.workflows.text.formats import count_of, formats_of
+    from jaxmarl_llm.workflows.text.formats import constants, formats_of
 
     workflow = make_workflow(config.workflow, **config.workflow_args)
     role = options.role or workflow.roles[0]
     if role not in workflow.roles:
         raise unknown_name("role", role, workflow.roles)
     team = load_finetuned_team(options.source, config, options.checkpoint)
-    model = _shortened(team.merged(team.policy_of(role)), options.max_length)
+    model = _holding(team.merged(team.policy_of(role)), options.max_length)
     if options.plain:
         return Chat(model, options, None, role)
     call = next(call for call in workflow.calls if call.role == role)
     of_call = formats_of(workflow, config.formats or None)[call.name]
     # What other roles would have written is not there.
-    values = dict.fromkeys(of_call.placeholders, "") | {
-        "instructions": make_text_task(config.task, **config.task_args).instructions,
-        "number": "1",
-        "count": str(count_of(workflow, call)),
-    }
+    task = make_text_task(config.task, **config.task_args)
+    values = dict.fromkeys(of_call.placeholders, "") | constants(workflow, task, call, 1)
 
     def render(text: str) -> list[dict[str, str]]:
         return of_call.messages(values | {"problem": text})

@@ -15,7 +15,7 @@ from jaxmarl_llm.workflows.graph import Call, Last, Slot, Until, Workflow
 from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import Addressed, Choice
 from jaxmarl_llm.workflows.text.choices import automaton_of, check_choices
-from jaxmarl_llm.workflows.text.formats import FORM, RoleFormat, count_of, formats_of, render
+from jaxmarl_llm.workflows.text.formats import FORM, RoleFormat, constants, formats_of, render
 from jaxmarl_llm.workflows.text.replies import Reading, read_reply
 
 
@@ -110,7 +110,7 @@ class TextWorkflow:
           copy: its number, from 0.
           share: of what others wrote that is put in.
         """
-        values = self.constants(call, copy + 1) | {"problem": problem.prompt}
+        values = constants(self.workflow, self.task, call, copy + 1) | {"problem": problem.prompt}
         for slot in call.slots:
             if slot.of in board:
                 block = block_of(self.formats[call.name], slot)
@@ -120,15 +120,6 @@ class TextWorkflow:
                 ]
                 values[slot.of] = values.get(slot.of, "") + "".join(texts)
         return self.formats[call.name].messages(values)
-
-    def constants(self, call: Call, number: int) -> dict[str, str]:
-        """Values of the placeholders that are known from the definitions, for the copy of a number from 1."""
-        return {
-            "instructions": self.task.instructions,
-            "number": str(number),
-            "count": str(count_of(self.workflow, call)),
-            "menu": call.writes.menu if isinstance(call.writes, Instructions) else "",
-        }
 
     def prompt(self, problem: Any, board: Board, call: Call, copy: int) -> tuple[list[dict[str, str]], list[int]]:
         """The chat messages that a copy of a call reads, and their tokens.
@@ -293,7 +284,7 @@ def _longest(bound: TextWorkflow, call: Call, problem: int) -> dict[str, int]:
     of_call = bound.formats[call.name]
     times = of_call.placeholders
     # Not empty, so that the spaces around it are counted; the token that it has is let be.
-    values = dict.fromkeys(times, "0") | bound.constants(call, call.copies)
+    values = dict.fromkeys(times, "0") | constants(bound.workflow, bound.task, call, call.copies)
     parts = {"fixed": len(bound.tokenizer.chat_ids(of_call.messages(values))), "problem": times["problem"] * problem}
     for slot in call.slots:
         if slot.of in bound.workflow.copies:

@@ -9,12 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from jaxmarl_llm.arguments import check_kind, check_kinds, elements
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.graph import Call, Workflow
+from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
 
 SHIPPED = Path(__file__).with_name("formats.yaml")
@@ -106,11 +108,28 @@ def render(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda found: values[found[1]] if found[1] else found[0][0], template)
 
 
-def count_of(workflow: Workflow, call: Call) -> int:
+def _count_of(workflow: Workflow, call: Call) -> int:
     """What `{count}` stands for."""
     if isinstance(call.writes, Addressed):
         return call.writes.number
     return workflow.copies[call.writes.of] if isinstance(call.writes, Choice | Synthesis) else call.copies
+
+
+def constants(workflow: Workflow, task: Any, call: Call, number: int) -> dict[str, str]:
+    """Values of the placeholders that are known from the definitions.
+
+    Args:
+      workflow: the graph.
+      task: a `TextTask`.
+      call: of the workflow.
+      number: of the asking copy, from 1.
+    """
+    return {
+        "instructions": task.instructions,
+        "number": str(number),
+        "count": str(_count_of(workflow, call)),
+        "menu": call.writes.menu if isinstance(call.writes, Instructions) else "",
+    }
 
 
 def load_formats(path: str | Path | None = None) -> dict[str, dict[str, RoleFormat]]:
