@@ -80,8 +80,8 @@ def sample_rewards(
 
     def call_samples(table):
         asked = table >= 0
-        # A call whose samples have no score of their own has none.
-        scored = any(has_score[number] for number in table[asked])
+        # A call whose samples have no score of their own has none; of one that nobody was asked all are 0.
+        scored = not asked.any() or any(has_score[number] for number in table[asked])
         empty = jnp.zeros(table.shape, jnp.int32)
         return CallSamples(
             prompt=empty[..., None],
@@ -91,7 +91,8 @@ def sample_rewards(
             log_prob=empty[..., None].astype(jnp.float32),
             asked=jnp.asarray(asked),
             format_ok=jnp.asarray(format_ok[table]),
-            own_score=jnp.asarray(own[table]) if scored else None,
+            # Where nobody was asked -1 would take the last sample's.
+            own_score=jnp.asarray(np.where(asked, own[table], 0.0)) if scored else None,
         )
 
     bound: Any = _Bound(workflow)

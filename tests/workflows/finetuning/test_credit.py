@@ -70,6 +70,24 @@ def test_votes_are_counted_by_answers():
     np.testing.assert_array_equal(as_read, [0, 0, 0, 1])
 
 
+def test_nobody_who_was_not_asked_has_a_score():
+    workflow = make_workflow("orch_workers", n=2)
+    calls = {call.name: call for call in workflow.calls}
+    lead, worker, last = calls
+    # In the second episode one of two workers is asked, in the third none; the last sample of all is right.
+    samples = [
+        *(sample(lead, episode) for episode in range(3)),
+        *(sample(worker, episode, own=0.0, copy=copy) for episode, copy in ((0, 0), (0, 1), (1, 0))),
+        *(sample(last, episode, own=1.0) for episode in range(3)),
+    ]
+    found = sample_rewards(workflow, episodes_of(samples, [1.0, 1.0, 1.0], 1), "solo", own_weight=1.0)
+    np.testing.assert_array_equal(found, [2, 2, 2, 1, 1, 1, 2, 2, 2])
+    # Where nobody of a call was asked, it has nobody to reward.
+    unasked = episodes_of([sample(lead, 0), sample(last, 0, own=1.0)], [1.0], 1)
+    for kind in ("votes", "solo"):
+        assert len(sample_rewards(workflow, unasked, kind)) == 2
+
+
 def test_repetition_is_the_share_of_threes_that_come_again():
     assert repetition(np.asarray([1, 2])) == 0.0
     assert repetition(np.asarray([1, 2, 3, 1, 2, 3])) == pytest.approx(0.25)
