@@ -8,7 +8,13 @@ import jax
 import numpy as np
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.llm.adapters import without_adapters
 from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.distribution import MANY_TOKENS
+from jaxmarl_llm.llm.vocabulary import BLOCK
+
+# Copies of the logits, in float32, that a gradient makes: of all tokens, or of those that limits leave.
+_LOGIT_COPIES, _LIMITED_COPIES = 6, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,16 +22,18 @@ class MemoryEstimate:
     """Bytes at the peak, by what they are for.
 
     Attributes:
-      weights: parameters, and what of them is copied.
+      weights: parameters without adapters, and what of them is copied.
       cache: keys and values.
-      logits: of a step, or of all completions for a gradient.
+      logits: of a step, or of the completions for a gradient.
       activations: of the prompts, or what a gradient keeps of each layer.
+      adapters: in float32, and while they are trained what belongs to them.
     """
 
     weights: int
     cache: int
     logits: int
     activations: int
+    adapters: int = 0
 
     @property
     def total(self) -> int:
@@ -34,7 +42,13 @@ class MemoryEstimate:
 
 
 def generation_memory(
-    config: DecoderConfig, prompts: int, prompt_length: int, new_tokens: int, *, group: int = 1
+    config: DecoderConfig,
+    prompts: int,
+    prompt_length: int,
+    new_tokens: int,
+    *,
+    group: int = 1,
+    platform: str | None = None,
 ) -> MemoryEstimate:
     """What `generate` takes, over its prompts or in its loop, whichever is more.
 
@@ -44,9 +58,11 @@ def generation_memory(
       prompt_length: L, padding included.
       new_tokens: M.
       group: G, completions of each prompt.
+      platform: of the devices, such as `"cpu"` or `"gpu"`; the present ones' by default.
     """
+    on_cpu = (platform or jax.default_backend()) == "cpu"
     rows, tokens = prompts * group, prompts * prompt_length
-    weights = config.num_parameters * _size(config.param_dtype)
+    weights, adapters = _parameter_bytes(config)
     slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim * _size(config.dtype)
     scores = 8 * prompts * config.num_heads * prompt_length**2
     vector = tokens * _size(config.dtype)
@@ -56,43 +72,71 @@ def generation_memory(
         logits=0,
         activations=vector * 2 * config.hidden_size
         + max(vector * 3 * config.intermediate_size, vector * 2 * config.hidden_size + scores),
+        adapters=adapters,
     )
     # With stacked layers on a CPU, each layer's kernels are copied out of the stack, see `unstacked`.
-    has_copies = config.scan_layers and jax.default_backend() == "cpu"
+    has_copies = config.scan_layers and on_cpu
     loop = MemoryEstimate(
         weights=weights + has_copies * _layer_bytes(config) * (config.num_layers + 1),
         cache=slot * (tokens + rows * (new_tokens + prompt_length * (group == 1))),
         logits=3 * 4 * rows * config.vocab_size,
         activations=0,
+        adapters=adapters,
     )
     return max(prompt, loop, key=lambda estimate: estimate.total)
 
 
-def gradient_memory(config: DecoderConfig, batch: int, prompt_length: int, new_tokens: int) -> MemoryEstimate:
-    """What the gradient of `score` in the adapters alone takes, the body being frozen.
+def gradient_memory(
+    config: DecoderConfig,
+    batch: int,
+    prompt_length: int,
+    new_tokens: int,
+    *,
+    copies: int = 1,
+    trained_layers: int = 0,
+    limited: bool = False,
+    platform: str | None = None,
+) -> MemoryEstimate:
+    """What the gradient in one adapter takes, the body being frozen.
 
-    Logits are counted in full, as with `top_k`; without such limits those of a large vocabulary take next to nothing.
+    It is most either where the logits are, or in the backward pass of the last layer, while all others are kept. With
+    `num_adapters` the adapters of all policies are there, with two moments and a gradient each.
 
     Args:
       config: of the decoder.
       batch: B.
       prompt_length: L, padding included.
       new_tokens: M.
+      copies: C, completions packed behind each prompt.
+      trained_layers: the last ones, which have adapters; 0 for all.
+      limited: `top_k`, `top_p` or `allowed` say what may be drawn: logits of all tokens are then made, else those of a
+        large vocabulary in blocks.
+      platform: as for `generation_memory`.
     """
-    length = prompt_length + new_tokens - 1
-    heads = config.num_heads * config.head_dim + config.num_kv_heads * config.head_dim
-    size = _size(config.dtype)
+    on_cpu = (platform or jax.default_backend()) == "cpu"
+    length = prompt_length + copies * (new_tokens - 1)
+    tokens, scored = batch * length, batch * copies * new_tokens
+    trained = trained_layers or config.num_layers
+    weights, adapters = _parameter_bytes(config)
+    # XLA's CPU compiler turns what is in bfloat16 into float32.
+    size = 4 if on_cpu else _size(config.dtype)
+    weights *= 1 + 2 * (on_cpu and config.param_dtype == "bfloat16")
+    weights += 2 * _layer_bytes(config) + (trained < config.num_layers) * trained * _layer_bytes(config)
+    heads = (config.num_heads + config.num_kv_heads) * config.head_dim
     # Stacked layers keep less of each, and compute the rest again for one layer at a time.
     kept = size * (2 * config.intermediate_size + 2 * config.hidden_size + 2 * heads)
-    once = size * 4 * config.intermediate_size + 12 * config.num_heads * length
-    return MemoryEstimate(
-        weights=config.num_parameters * _size(config.param_dtype) + 2 * _layer_bytes(config),
-        cache=0,
-        logits=4 * 4 * batch * new_tokens * config.vocab_size,
-        activations=batch
-        * length
-        * (config.num_layers * kept + (1 if config.scan_layers else config.num_layers) * once),
+    once = size * 4 * config.intermediate_size + 16 * config.num_heads * length
+    stack = tokens * trained * (kept if config.scan_layers else kept + once)
+    copied = _LIMITED_COPIES if limited else _LOGIT_COPIES
+    in_blocks = not limited and config.vocab_size >= MANY_TOKENS
+    parts = {"weights": weights, "cache": 0, "adapters": 4 * adapters}
+    output = MemoryEstimate(
+        **parts,
+        logits=4 * scored * (4 * BLOCK if in_blocks else copied * config.vocab_size),
+        activations=stack,
     )
+    layer = MemoryEstimate(**parts, logits=0, activations=stack + config.scan_layers * tokens * once)
+    return max(output, layer, key=lambda estimate: estimate.total)
 
 
 def check_fits(estimate: MemoryEstimate, what: str, *, shards: float = 1) -> None:
@@ -127,6 +171,12 @@ def available_memory() -> float:
 
 def _size(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def _parameter_bytes(config: DecoderConfig) -> tuple[int, int]:
+    """Of the body in its dtype, and of all adapters and value heads in float32."""
+    body = without_adapters(config).num_parameters
+    return body * _size(config.param_dtype), 4 * (config.num_parameters - body)
 
 
 def _layer_bytes(config: DecoderConfig) -> int:

@@ -18,7 +18,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.distribution import LOWEST, MANY_TOKENS, at_token, entropy, token_log_probs
 
-_BLOCK = 2048
+# Tokens of the vocabulary whose logits are in memory at a time.
+BLOCK = 2048
 # Below, logits could overflow: vectors are divided by the temperature, so that the blocks need not be.
 _LEAST_TEMPERATURE = 1e-3
 
@@ -121,16 +122,16 @@ def _blocks(hidden, table, carry, body):
     vocabulary = array.shape[axis]
 
     def step(carry, index):
-        start = jnp.minimum(index * _BLOCK, vocabulary - _BLOCK)
-        rows = jax.lax.dynamic_slice_in_dim(array, start, _BLOCK, axis)
+        start = jnp.minimum(index * BLOCK, vocabulary - BLOCK)
+        rows = jax.lax.dynamic_slice_in_dim(array, start, BLOCK, axis)
         rows = rows.T if axis else rows
-        columns = (start + jnp.arange(_BLOCK))[None]
+        columns = (start + jnp.arange(BLOCK))[None]
         logits = (hidden @ rows.T).astype(jnp.float32)
-        if vocabulary % _BLOCK:
-            logits = jnp.where(columns >= index * _BLOCK, logits, LOWEST)
+        if vocabulary % BLOCK:
+            logits = jnp.where(columns >= index * BLOCK, logits, LOWEST)
         return body(carry, logits, rows, columns, start), None
 
-    return jax.lax.scan(step, carry, jnp.arange(-(-vocabulary // _BLOCK)))[0]
+    return jax.lax.scan(step, carry, jnp.arange(-(-vocabulary // BLOCK)))[0]
 
 
 def _table(table):
@@ -192,7 +193,7 @@ def _score_backward(kept, changes):
         of_hidden = of_hidden + (of_logits @ rows).astype(jnp.float32)
         if of_table is not None:
             of_rows = hidden.T @ of_logits if axis else of_logits.T @ hidden
-            of_rows = jax.lax.dynamic_slice_in_dim(of_table, start, _BLOCK, axis) + of_rows
+            of_rows = jax.lax.dynamic_slice_in_dim(of_table, start, BLOCK, axis) + of_rows
             of_table = jax.lax.dynamic_update_slice_in_dim(of_table, of_rows, start, axis)
         return of_hidden, of_table
 

@@ -88,21 +88,24 @@ class AdaptedModel:
         below = self.config.num_layers - self.trained_layers
         return _trunk(without_adapters(self.config), below, self.body, dataclasses.replace(pack, constraint=None))
 
-    def check_fits(self, batch: int, length: int, copies: int, steps: int) -> None:
+    def check_fits(self, batch: int, length: int, copies: int, steps: int, *, limited: bool = False) -> None:
         """Refuses packs whose gradient does not fit into memory.
 
         Args:
           batch, length, copies, steps: B, L, C, M of a pack.
+          limited: `top_k` or `top_p` say what may be drawn.
 
         Raises:
           UserError: what takes how much, and how much there is.
         """
-        # What is written behind a prompt is as one long completion, but for who sees whom.
-        found = gradient_memory(self.config, batch, length, copies * (steps - 1) + 1)
-        share = self.trained_layers / self.config.num_layers
-        copied = share if share < 1 else 0
-        found = dataclasses.replace(
-            found, weights=int(found.weights * (1 + copied)), activations=int(found.activations * share)
+        found = gradient_memory(
+            self.config,
+            batch,
+            length,
+            steps,
+            copies=copies,
+            trained_layers=self.trained_layers,
+            limited=limited,
         )
         what = f"a gradient over {batch * copies} completions (pack_tokens, group_size)"
         check_fits(found, what, shards=num_shards(self.body))

@@ -71,7 +71,13 @@ class Packed:
 
 
 def pack_samples(
-    model: AdaptedModel, texts: Sequence[Text], which: Iterable[int], *, group: int, max_tokens: int
+    model: AdaptedModel,
+    texts: Sequence[Text],
+    which: Iterable[int],
+    *,
+    group: int,
+    max_tokens: int,
+    limited: bool = False,
 ) -> list[Packed]:
     """Packs samples; those of one prompt lie behind one copy of it.
 
@@ -81,6 +87,7 @@ def pack_samples(
       which: numbers of those to pack.
       group: the most completions behind one prompt.
       max_tokens: of a micro-batch, with padding; one row may have more.
+      limited: as of `AdaptedModel.check_fits`.
 
     Returns:
       Micro-batches, long ones last.
@@ -109,6 +116,8 @@ def pack_samples(
         for start in range(0, len(found), size):
             part = found[start : start + size]
             room = next(size // share for share in _PARTS if len(part) <= size // share)
+            # Those that are held to few tokens have few logits, whatever else limits them.
+            model.check_fits(room, length, copies, steps, limited=limited and not is_held)
             packed = _pack(model, texts, part, length, copies, steps, room)
             if is_held and constraints is not None:
                 # A place without a sample is as any other, and not read.
@@ -139,6 +148,5 @@ def _pack(model, texts, rows, length, copies, steps, size) -> Packed:
             written = texts[number].completion
             index[row, column] = number
             completion[row, column, : len(written)], mask[row, column, : len(written)] = written, True
-    model.check_fits(size, length, copies, steps)
     pack = Pack(jnp.asarray(prompt), jnp.asarray(prompt_length), jnp.asarray(completion), jnp.asarray(mask))
     return Packed(index, pack, model.trunk(pack))

@@ -140,7 +140,14 @@ class Trainer:
     def pack(self, texts: Sequence[Text], which: Iterable[int]) -> list[Packed]:
         """Micro-batches of samples."""
         config = self.config
-        return pack_samples(self.model, texts, which, group=config.group_size, max_tokens=config.pack_tokens)
+        return pack_samples(
+            self.model,
+            texts,
+            which,
+            group=config.group_size,
+            max_tokens=config.pack_tokens,
+            limited=config.top_k > 0 or config.top_p < 1,
+        )
 
     def score(self, adapter: Any, packs: Sequence[Packed], count: int) -> tuple[list[Any], list[Any]]:
         """What one policy says about packed samples.
