@@ -79,12 +79,14 @@ def to_html(summary: dict[str, Any], results: Sequence[CellResult]) -> str:
         "<h2>What this run shows</h2>",
         _findings(summary["findings"]),
     ]
+    many = summary["config"]["num_seeds"] > 1
+    over_seeds = "mean over seeds, 95 % band; thin lines are seeds" if many else "one seed"
     for task, size in dict.fromkeys((cell["task"], cell["size"]) for cell in summary["cells"]):
         of_group = [result for result in results if (result.cell.task, result.cell.size) == (task, size)]
         parts.append(f"<h2>{html.escape(f'{task}, {size}')}</h2>")
         parts.append(_table([cell for cell in summary["cells"] if (cell["task"], cell["size"]) == (task, size)]))
         figures = {
-            "Accuracy": accuracy_figure(of_group, "mean over seeds, 95 % band; thin lines are seeds"),
+            "Accuracy": accuracy_figure(of_group, over_seeds),
             "How episodes end": outcome_figure(of_group, window, "before and after training"),
             "Gradient mass": mass_figure(of_group, "norm of each role's gradient over the sum of norms"),
             "Gradient cosines": cosine_figure(of_group, "between roles, and between copies of one role"),

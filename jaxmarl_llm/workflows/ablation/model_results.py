@@ -72,7 +72,7 @@ def _diagnostics(run: RunMetrics, roles: Sequence[str], policies: Sequence[int])
     for name in dict.fromkeys(name.partition("/")[0] for name in names):
         if name in names:
             found[name] = curve(name)
-        elif name.startswith("policy_"):
+        elif name.startswith("policy_") and name != "policy_loss":
             found[name] = np.stack([curve(f"{name}/{policy}") for policy in range(max(policies) + 1)], axis=-1)
         elif not name.startswith("gradient_") or name == "gradient_norm":
             values = np.stack([curve(f"{name}/{role}") for role in roles], axis=-1)

@@ -87,7 +87,7 @@ def episode_log_ratio(samples: Sequence[Any], old: Sequence[Any], new: Sequence[
 def named(metrics: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
     """Numbers under names: `[R]` as `name/role`, `[R, R]` as `name/role/other` for different roles.
 
-    Names that begin with `policy_` have an axis P, whose policies are named by number.
+    Names that begin with `policy_` have an axis P, whose policies are named by number; `policy_loss` is of the roles.
     """
     found: dict[str, float] = {}
     for name, value in metrics.items():
@@ -95,7 +95,7 @@ def named(metrics: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
         if value.ndim == 0:
             found[name] = float(value)
         elif value.ndim == 1:
-            names = range(len(value)) if name.startswith("policy_") else roles
+            names = range(len(value)) if name.startswith("policy_") and name != "policy_loss" else roles
             found |= {f"{name}/{one}": float(number) for one, number in zip(names, value, strict=True)}
         else:
             found |= {
