@@ -308,15 +308,21 @@ class _Run:
             self.memory = [Example.from_json(one) for one in found.progress["memory"]]
             self.evaluations = [(one, accuracy, tuple(between)) for one, accuracy, between in found.progress["curve"]]
             self.seconds = found.progress["seconds"]
+        # What may be refused comes before anything is written.
+        examples = []
+        if start is None and self.config.warm_start:
+            examples = transcript_examples(self.trainer, read_transcripts(self.config.warm_start))
+        task = self.trainer.bound.task
+        sandbox = sandbox_name(task.sandbox) if hasattr(task, "sandbox") else ""
         write_whole(self.folder / CONFIG_FILE, dump_yaml(self.config))
         write_whole(self.folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
         self.records = Records(self.folder, last, int(self.state.episodes))
         self.watcher.start(self.config, self.iteration)
-        if hasattr(self.trainer.bound.task, "sandbox"):
-            self.watcher.note(f"code runs in the sandbox '{sandbox_name(self.trainer.bound.task.sandbox)}'")
+        if sandbox:
+            self.watcher.note(f"code runs in the sandbox '{sandbox}'")
         if start is None:
-            if self.config.warm_start:
-                self._warm_start()
+            if examples:
+                self._warm_start(examples)
             self._evaluate()
             self._save()
 
@@ -355,8 +361,7 @@ class _Run:
         write_whole(self.folder / SUMMARY_FILE, json.dumps(plain(summary), indent=2) + "\n")
         return FinetuneResult(self.folder, self.trainer, self.state, self.evaluations, summary)
 
-    def _warm_start(self) -> None:
-        examples = transcript_examples(self.trainer, read_transcripts(self.config.warm_start))
+    def _warm_start(self, examples: Sequence[Example]) -> None:
         messages = self.config.replay_messages
         begin = time.perf_counter()
         self.state, losses = imitate(

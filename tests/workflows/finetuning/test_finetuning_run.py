@@ -147,6 +147,13 @@ def test_transcripts_are_imitated_by_the_policies_that_they_are_of():
         transcript_examples(trainer, [EpisodeRecord((dataclasses.replace(steps[0], role="solvers"),))])
 
 
+def test_a_run_whose_transcripts_are_refused_leaves_nothing(tmp_path):
+    trainer = random_trainer(warm_start=str(tmp_path / "missing.jsonl"), warm_start_updates=1)
+    with pytest.raises(UserError, match="cannot read transcripts"):
+        run(tmp_path / "run", trainer)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.wide
 def test_a_critic_learns_beside_its_policy():
     trainer = random_trainer(trust_region="ppo", sharing="isolated", entropy_coefficient=0.01, length_weight=2.0)
