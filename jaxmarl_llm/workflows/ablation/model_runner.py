@@ -14,7 +14,8 @@ from jaxmarl_llm.workflows.ablation.matrix import Cell
 from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
 from jaxmarl_llm.workflows.ablation.model_results import cell_of_runs
 from jaxmarl_llm.workflows.ablation.results import RUN_FOLDER, CellResult
-from jaxmarl_llm.workflows.finetuning.run import Watcher, finetune, load_base, load_trainer
+from jaxmarl_llm.workflows.finetuning.loading import load_base, load_trainer
+from jaxmarl_llm.workflows.finetuning.run import Watcher, finetune
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.trainer import Trainer
 from jaxmarl_llm.workflows.text.evaluation import TextEvaluation

@@ -13,14 +13,15 @@ import numpy as np
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.llm.adapters import merge_adapter
-from jaxmarl_llm.llm.checkpoints import LanguageModel, fingerprint, load_model, save_adapter
+from jaxmarl_llm.llm.checkpoints import LanguageModel, load_model, save_adapter
 from jaxmarl_llm.llm.devices import model_mesh
 from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.runs import find_checkpoint
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.loading import adapt_team, check_base
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
-from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, adapt_team, check_base, load_finetuned
+from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, load_finetuned
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.policies import frozen_policies
@@ -78,9 +79,7 @@ class FinetunedTeam:
 
     def merged(self, policy: int) -> LanguageModel:
         """The base with one policy's adapter added into its weights."""
-        base = self.model
-        params = merge_adapter(self.adapted.config, base.params, self.adapters, policy)
-        return dataclasses.replace(base, params=params, fingerprint=fingerprint(base.config, params))
+        return self.model.with_params(merge_adapter(self.adapted.config, self.model.params, self.adapters, policy))
 
     def save_adapters(self, folder: Path, policies: Iterable[int] | None = None) -> list[Path]:
         """Writes policies in PEFT's format, each in a folder of its name.

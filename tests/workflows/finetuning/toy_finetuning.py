@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxmarl_llm.llm import Decoder, DecoderConfig
 from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
-from jaxmarl_llm.workflows.finetuning.run import make_trainer
+from jaxmarl_llm.workflows.finetuning.loading import make_trainer
 from jaxmarl_llm.workflows.text import RoleFormat, bind_text
 
 DIGITS = "0123"

@@ -13,8 +13,8 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig
 from jaxmarl_llm.workflows import PROBLEM, Call, Choice, Instructions, Selected, Slot, Solution, Workflow, make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
+from jaxmarl_llm.workflows.finetuning.loading import make_trainer
 from jaxmarl_llm.workflows.finetuning.optimise import pack_roles, role_gradients
-from jaxmarl_llm.workflows.finetuning.run import make_trainer
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.messages import Verdict
 from jaxmarl_llm.workflows.text import RoleFormat, bind_text, load_formats, play_text, show_formats

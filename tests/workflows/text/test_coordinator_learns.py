@@ -16,7 +16,8 @@ from jaxmarl_llm.llm.config import LORA_TARGETS
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.credit import sample_advantages, sample_rewards
-from jaxmarl_llm.workflows.finetuning.run import iterate, make_trainer
+from jaxmarl_llm.workflows.finetuning.loading import make_trainer
+from jaxmarl_llm.workflows.finetuning.run import iterate
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.trainer import Trainer
 from jaxmarl_llm.workflows.text import RoleFormat, ScriptedSampler, bind_text, evaluate_text, play_text
