@@ -30,7 +30,7 @@ SETTINGS = [
     *("--max-new-tokens", "64", "--max-length", "450", "--evaluate-every", "1", "--evaluation-problems", "5"),
     *("--lora-rank", "2", "--trained-layers", "1", "--checkpoint-every", "1"),
     # A random model is never right: what its replies differ by is their length, where there is room to end them.
-    *("--radius", "5", "--learning-rate", "0.01", "--reward", "mixed", "--length-weight", "1"),
+    *("--radius", "5", "--learning-rate", "0.01", "--reward", "mixed", "--length-weight", "1", "--temperature", "1"),
 ]
 
 
