@@ -19,9 +19,8 @@ from jaxmarl_llm.arguments import check_number, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.automata import TokenConstraint
 from jaxmarl_llm.workflows.graph import Turn
-from jaxmarl_llm.workflows.messages import Choice, Solution, Verdict
+from jaxmarl_llm.workflows.messages import CORRECT, Choice, Solution, Verdict
 from jaxmarl_llm.workflows.text.bound import Reply, TextWorkflow
-from jaxmarl_llm.workflows.text.replies import CORRECT
 from jaxmarl_llm.workflows.text.sampler import AnySampler
 
 
@@ -320,6 +319,13 @@ class _Episode:
 
 def _answer(sampler, bound: TextWorkflow, asks: list[_Ask], key, group_size: int, settings: dict[str, Any]) -> None:
     """Has all asks answered in one batch; a prompt that a whole group reads is computed once."""
+    rooms = {bound.room[ask.turn.call.name] for ask in asks}
+    if len(rooms) > 1 and max(len(ask.prompt) for ask in asks) + max(rooms) > bound.max_length:
+        # A long prompt of a call with little room does not fit beside the room of another call.
+        for room in sorted(rooms):
+            alike = [ask for ask in asks if bound.room[ask.turn.call.name] == room]
+            _answer(sampler, bound, alike, key, group_size, settings)
+        return
     groups: dict[tuple, list[_Ask]] = {}
     for ask in asks:
         policy = sampler.policy_of(ask.turn.call.role)

@@ -164,6 +164,26 @@ def test_calls_that_wait_for_nothing_share_a_batch(key):
     assert episodes.samples[3].messages[0]["content"] == "2+2= 2\n 1. d\n2. d"
 
 
+def test_a_long_prompt_with_little_room_is_asked_apart(key):
+    reads_much = Call("much", prompt=(PROBLEM,), writes=Solution(), max_new_tokens=2)
+    writes_much = Call("little", prompt=(PROBLEM,), writes=Solution(), max_new_tokens=20)
+    formats = {"much": RoleFormat(user="{problem}" + "." * 30), "little": RoleFormat(user="{problem}")}
+    held = []
+
+    class Recorded(ScriptedSampler):
+        def sample(self, prompts, adapter, key, *, max_new_tokens, **settings):
+            held.append(max(map(len, prompts)) + max_new_tokens)
+            return super().sample(prompts, adapter, key, max_new_tokens=max_new_tokens, **settings)
+
+    workflow = Workflow("parallel", (reads_much, writes_much), answer=Last("much"))
+    for max_length, batches in ((80, 1), (50, 2)):
+        held.clear()
+        bound = bind(workflow, formats=formats, max_length=max_length)
+        episodes = play_text(Recorded(lambda text: "3", TOKENIZER), bound, sums((1, 2)), key)
+        assert len(held) == batches and max(held) <= max_length
+        assert [sample.text for sample in episodes.samples] == ["3", "3"] and episodes.outcome[0] == 1.0
+
+
 def test_scoring_overlaps_generation_and_happens_once_for_each_text(key):
     started, may_end = threading.Event(), threading.Event()
     scored = []
