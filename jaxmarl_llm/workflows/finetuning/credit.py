@@ -141,7 +141,12 @@ def sample_advantages(
 
 
 def value_advantages(
-    reward: np.ndarray, values: Sequence[np.ndarray], roles: Sequence[str], *, gae_lambda: float
+    reward: np.ndarray,
+    values: Sequence[np.ndarray],
+    roles: Sequence[str],
+    *,
+    gae_lambda: float,
+    clip: float | None = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Advantages and targets of the critic, token by token; the reward comes with the last token.
 
@@ -150,6 +155,7 @@ def value_advantages(
       values: S arrays `[M]`, of what comes before each token.
       roles: S names; advantages of a role are shifted and scaled to mean 0 and deviation 1.
       gae_lambda: see `gae`.
+      clip: as of `sample_advantages`.
 
     Returns:
       `(advantages, targets)`, S arrays `[M]` each.
@@ -178,6 +184,8 @@ def value_advantages(
         tokens = inside & (of_role == role)[None]
         part = advantage[tokens]
         advantage[tokens] = (part - part.mean()) / (part.std() + 1e-8)
+    if clip is not None:
+        advantage = np.clip(advantage, -clip, clip)
     columns = [slice(0, count) for count in length]
     return (
         [advantage[part, column] for column, part in enumerate(columns)],

@@ -201,12 +201,12 @@ class Trainer:
         old: list[Any] = [sample.log_prob for sample in samples]
         value: list[Any] = []
         target: list[Any] = []
-        with_value = config.credit == "value"
+        with_value, clip = config.credit == "value", config.advantage_clip or None
         if with_value or config.is_sequential or self.model.config.dtype != "float32":
             old, value = self._opinions(state.adapters, samples)
         if with_value:
             roles = [sample.role for sample in samples]
-            advantage, target = value_advantages(reward, value, roles, gae_lambda=config.gae_lambda)
+            advantage, target = value_advantages(reward, value, roles, gae_lambda=config.gae_lambda, clip=clip)
         else:
             value = []
             per_sample = sample_advantages(
@@ -216,7 +216,7 @@ class Trainer:
                 grouping=config.grouping,
                 credit=config.credit,
                 scale=config.advantage_scale,
-                clip=config.advantage_clip or None,
+                clip=clip,
             )
             advantage = [np.full(len(sample.completion), one) for sample, one in zip(samples, per_sample, strict=True)]
         base = old

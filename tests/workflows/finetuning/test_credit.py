@@ -120,3 +120,5 @@ def test_the_critic_learns_the_reward_and_the_advantage_is_standardised_by_role(
     standard = (raw - raw.mean()) / raw.std()
     np.testing.assert_allclose(np.concatenate([advantage[0], advantage[2]]), standard, atol=1e-5)
     np.testing.assert_allclose(advantage[1], 0.0, atol=1e-6)
+    clipped, _ = value_advantages(reward, values, ["a", "b", "a"], gae_lambda=1.0, clip=0.9)
+    np.testing.assert_allclose(np.concatenate([clipped[0], clipped[2]]), np.clip(standard, -0.9, 0.9), atol=1e-5)
