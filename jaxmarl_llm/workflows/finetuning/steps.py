@@ -81,7 +81,9 @@ def update_all(
     batch = trainer.assess(state, episodes)
     metrics = episode_metrics(trainer.roles, episodes, batch.reward) | instruction_metrics(trainer.bound, episodes)
     if config.replay_weight:
-        examples = draw(memory, config.replay_messages, np.random.default_rng([config.seed, iteration]))
+        # Other numbers than those that the problems were drawn by.
+        random = np.random.default_rng([config.seed, iteration, 1])
+        examples = draw(memory, config.replay_messages, random)
         batch = with_examples(batch, examples, config.replay_weight)
         metrics["replayed"] = len(examples)
     assessed = time.perf_counter()
