@@ -205,6 +205,8 @@ class FinetuneConfig:
         for target in self.lora_targets:
             if target not in LORA_TARGETS:
                 raise unknown_name("target of an adapter", target, LORA_TARGETS)
+        if not self.lora_targets or len({*self.lora_targets}) < len(self.lora_targets):
+            raise UserError("lora_targets must be different projections, at least one: name them, or leave it out")
         check_counts(self, "lora_rank", "resample_every", "line_search", "epochs", "minibatches", "num_problems")
         check_counts(self, "group_size", "max_new_tokens", "max_length", "iterations", "evaluate_every")
         check_counts(self, "evaluation_problems", "checkpoint_every", "keep_checkpoints", "pack_tokens")

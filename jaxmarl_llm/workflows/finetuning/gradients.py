@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.masking import masked_mean
+from jaxmarl_llm.errors import unknown_name
 from jaxmarl_llm.llm import DecoderConfig
 from jaxmarl_llm.llm.devices import jit_replicated
 from jaxmarl_llm.workflows.finetuning.model import Pack, score_pack
@@ -53,7 +54,12 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
       penalty: weight of the divergence from the acting policy, in nats a message.
       ratio: `"token"`, each token's ratio is clipped (PPO, GRPO); `"message"`, the product over the tokens (TeamTR,
         arXiv 2605.15207, algorithm 1).
+
+    Raises:
+      UserError: unknown ratio.
     """
+    if ratio not in RATIOS:
+        raise unknown_name("ratio", ratio, RATIOS)
     old = lessons.old_log_prob
     by_token = token_losses(scored.log_prob, scored.entropy, old, lessons.base_log_prob, lessons.advantage, weights)
     if scored.value is not None and lessons.value is not None and lessons.target is not None:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.finetuning.imitation import imitate
 from jaxmarl_llm.workflows.finetuning.monitors import message_divergence
 from jaxmarl_llm.workflows.finetuning.replay import Example
@@ -54,10 +56,20 @@ def swap_agent(
       key: consumed.
       updates: steps of the distillation; 0 swaps directly.
       messages: that each step sees.
+
+    Raises:
+      UserError: no such policy, one that is frozen, or one that was not asked for anything.
     """
+    check_whole("the policy to replace", policy, at_least=0)
+    if policy not in trainer.learning:
+        raise UserError(
+            f"policy {policy} cannot be replaced: those that learn are {', '.join(map(str, trainer.learning))}"
+        )
     episodes = trainer.play(state, contexts, key)
     samples = episodes.samples
     own = trainer.samples_of(samples, policy)
+    if not own:
+        raise UserError(f"policy {policy} wrote nothing on these problems: give others")
     packs = trainer.pack(samples, own)
     old, _ = trainer.score(state.policy(policy), packs, len(samples))
 

@@ -241,6 +241,8 @@ def test_an_incoming_agent_learns_its_part_first(key):
     trainer = toy_trainer(trust_region="grpo", sharing="isolated", group_size=32, pack_tokens=1024)
     state = init_state(trainer.config, trainer.model)
     incoming = jax.tree.map(lambda leaf: leaf + 0.5, state.policy(0))
+    with pytest.raises(UserError, match="policy 2 cannot be replaced"):
+        swap_agent(trainer, state, 2, incoming, trainer.bound.task.train, key)
     swap = swap_agent(trainer, state, 0, incoming, trainer.bound.task.train, key, updates=40)
     assert swap.shock[1] < 0.7 * swap.shock[0] and swap.losses[-1] < swap.losses[0]
     for old, new in zip(*map(jax.tree.leaves, (state.policy(1), swap.state.policy(1))), strict=True):

@@ -124,6 +124,7 @@ def test_divergences_against_sums_by_hand():
         ({"replay_weight": 1.0, "trust_region": "grpo"}, "set replay_capacity"),
         ({"warm_start": "x.jsonl"}, "warm_start_updates"),
         ({"lora_targets": ("queries",)}, "unknown target of an adapter"),
+        ({"lora_targets": ()}, "at least one"),
         ({"discount": 1.0}, "below 1"),
         ({"minibatches": 99}, "at most num_problems"),
         ({"top_p": 0.0}, "top_p must be above 0"),
