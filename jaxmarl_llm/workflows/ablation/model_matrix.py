@@ -120,7 +120,7 @@ def from_preset(preset: FinetuneConfig, model: str) -> ModelAblation:
     Raises:
       UserError: it has settings of its workflow that an ablation has no option for.
     """
-    known = {"voting": ("n",), "orch_workers": ("n",), "eval_opt": ("rounds",)}.get(preset.workflow, ())
+    known = ModelAblation().workflow_settings(preset.workflow)
     for name in preset.workflow_args:
         if name not in known:
             raise UserError(
