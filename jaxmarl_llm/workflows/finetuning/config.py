@@ -174,6 +174,12 @@ class FinetuneConfig:
         return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
 
     @property
+    def has_schedule(self) -> bool:
+        """A schedule runs over `iterations`, so that another number makes another run from the first on."""
+        moves = self.entropy_schedule != "constant" and self.entropy_coefficient != self.entropy_final
+        return self.learning_rate_schedule != "constant" or moves
+
+    @property
     def is_sequential(self) -> bool:
         """Policies are updated one after the other."""
         return self.trust_region == "teamtr"

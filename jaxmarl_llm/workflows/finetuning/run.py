@@ -109,7 +109,7 @@ def finetune(
       config: the run.
       folder: of the run: `config.yaml`, `metrics.jsonl`, `tensorboard/`, `checkpoints/`, `best/` and `summary.json`.
       resume: goes on with the run that the folder holds, from its newest sound checkpoint, bit by bit as if it had
-        never stopped; begins it where the folder is empty.
+        never stopped; begins it where the folder is empty. Without a schedule, `iterations` may be others than before.
       trainer: of this configuration; loaded if not given.
       watcher: sees what happens.
 
@@ -169,8 +169,15 @@ def load_finetuned(
 def _check_folder(folder: Path, config: FinetuneConfig, resume: bool) -> None:
     if not holds_earlier(folder, CONFIG_FILE, "a run's"):
         return
-    changed = differences(load_finetune_config(folder / CONFIG_FILE), config, ignore=_RECORDING)
-    if changed:
+    old = load_finetune_config(folder / CONFIG_FILE)
+    changed = differences(old, config, ignore=_RECORDING)
+    if [one.partition(":")[0] for one in changed] == ["iterations"]:
+        if old.has_schedule:
+            raise UserError(
+                f"the run in {folder} has a schedule over its iterations ({changed[0]}): resume it as it was, or "
+                "choose another folder"
+            )
+    elif changed:
         raise UserError(f"folder {folder} holds another run ({'; '.join(changed)}): choose another folder")
     if not resume:
         raise UserError(f"folder {folder} holds this run already: resume it, or choose another folder")
@@ -203,6 +210,8 @@ class _Run:
             self.memory = [Example.from_json(one) for one in found.progress["memory"]]
             self.evaluations = [(one, accuracy, tuple(between)) for one, accuracy, between in found.progress["curve"]]
             self.seconds = found.progress["seconds"]
+            if last > self.config.iterations:
+                raise UserError(f"the run in {self.folder} has done {last} iterations already: raise iterations")
         # What may be refused comes before anything is written.
         examples = []
         if start is None and self.config.warm_start:

@@ -91,6 +91,31 @@ def test_a_folder_of_another_run_is_left_alone(tmp_path):
         run(tmp_path, other, resume=True)
 
 
+def changed(trainer, **settings):
+    return dataclasses.replace(trainer, config=dataclasses.replace(trainer.config, **settings))
+
+
+@pytest.mark.wide
+def test_a_run_that_is_made_longer_equals_a_long_one(tmp_path):
+    trainer = random_trainer(iterations=3, trust_region="grpo")
+    whole = run(tmp_path / "whole", trainer)
+    run(tmp_path / "longer", changed(trainer, iterations=1))
+    longer = run(tmp_path / "longer", trainer, resume=True)
+    for one, other in zip(stored(whole.state), stored(longer.state), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert load_finetune_config(tmp_path / "longer" / "config.yaml").iterations == 3
+    with pytest.raises(UserError, match="has done 3 iterations already"):
+        run(tmp_path / "longer", changed(trainer, iterations=2), resume=True)
+    assert load_finetune_config(tmp_path / "longer" / "config.yaml").iterations == 3
+
+
+def test_a_run_with_a_schedule_keeps_its_length(tmp_path):
+    trainer = random_trainer(iterations=1, trust_region="grpo", learning_rate_schedule="linear")
+    run(tmp_path, trainer)
+    with pytest.raises(UserError, match=r"a schedule over its iterations \(iterations: 1 -> 2\)"):
+        run(tmp_path, changed(trainer, iterations=2), resume=True)
+
+
 def test_configurations_are_read_back_and_wrong_ones_named(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("learning_rate: 1e-3\nsharing: {solver: 0, finisher: 0}\nlora_targets: [query]\nradius: 1\n")
