@@ -62,6 +62,25 @@ def plan(trainer: Trainer, batch: Batch, key: jax.Array, entropy: float) -> list
     return [(part, [number for number in part if seen[number]]) for part in whole]
 
 
+def next_penalty(trainer: Trainer, penalty: np.ndarray, base_kl: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    """The weights of the divergence from the base model in the next iteration.
+
+    Args:
+      trainer: the run.
+      penalty: `[P]`, so far.
+      base_kl: `[R]`, divergences, means over messages.
+      learned: `[R]`, how many messages these are; without any, the weight of a policy stays.
+
+    Returns:
+      `[P]` float32.
+    """
+    member = np.asarray(trainer.policy_of_role)[None] == np.arange(trainer.num_policies)[:, None]
+    count = (member * learned).sum(1)
+    divergence = (member * learned * base_kl).sum(1) / np.maximum(count, 1.0)
+    adapted = adapt_penalty(penalty, divergence, target=trainer.config.kl_target)
+    return np.where(count > 0, adapted, penalty).astype(np.float32)
+
+
 def update_all(
     trainer: Trainer, state: FinetuneState, problems: Sequence[Any], memory: Sequence[Example] = ()
 ) -> Iteration:
@@ -101,9 +120,7 @@ def update_all(
         epochs=config.epochs,
     )
     if config.kl_coefficient and config.kl_target and "base_kl" in steps:
-        roles = np.asarray(trainer.policy_of_role)
-        divergence = np.asarray([steps["base_kl"][roles == policy].mean() for policy in range(trainer.num_policies)])
-        penalty = np.asarray(adapt_penalty(penalty, divergence, target=config.kl_target), np.float32)
+        penalty = next_penalty(trainer, penalty, steps["base_kl"], steps["learned_messages"])
     moved = np.asarray(
         [
             policy in trainer.learning and any(sample.policy == policy for sample in episodes.samples)

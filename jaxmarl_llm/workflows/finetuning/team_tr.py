@@ -228,7 +228,8 @@ def _update_policy(
     )
     accepted = gate.fraction > 0
     coefficient = state.kl_coefficient
-    if config.kl_coefficient:
+    # Where it wrote nothing, nothing is known of its divergence.
+    if config.kl_coefficient and own:
         adapted = adapt_penalty(coefficient[policy], gate.tried, target=config.radius)
         coefficient = coefficient.at[policy].set(adapted)
     surrogate, largest = _surrogate(batch, own, gate)

@@ -1,6 +1,8 @@
 """TeamTR: the gate holds, what is refused leaves no trace, and every sample is as fresh as its mode says."""
 
 import dataclasses
+import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, message_divergence, named
 from jaxmarl_llm.workflows.finetuning.run import iterate
 from jaxmarl_llm.workflows.finetuning.state import init_state
+from jaxmarl_llm.workflows.finetuning.steps import next_penalty
 from jaxmarl_llm.workflows.finetuning.team_tr import line_search
 
 
@@ -101,6 +104,14 @@ def test_the_penalty_follows_the_divergence():
     _, found = stages(3, sharing="isolated", radius=1e-5, kl_coefficient=0.5)
     coefficient = np.asarray([metrics["policy_kl_coefficient"] for *_, metrics in found])
     assert coefficient[-1].max() > 0.5
+
+
+def test_the_anchor_follows_what_each_policy_wrote():
+    config = types.SimpleNamespace(kl_target=1.0)
+    trainer: Any = types.SimpleNamespace(policy_of_role=(0, 0, 1, 2), num_policies=3, config=config)
+    # The second role of policy 0 wrote nothing, and policy 2 neither.
+    found = next_penalty(trainer, np.ones(3), np.asarray([1.2, 0.0, 5.0, 0.0]), np.asarray([4.0, 0.0, 3.0, 0.0]))
+    np.testing.assert_array_equal(found, [1.0, 2.0, 1.0])
 
 
 def test_divergences_against_sums_by_hand():
