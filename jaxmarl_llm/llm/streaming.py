@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.arguments import check_number, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.model import LanguageModel
 from jaxmarl_llm.llm.decoder import Cache, Decoder
@@ -41,9 +41,11 @@ def stream_tokens(
       Tokens as they are drawn.
 
     Raises:
-      UserError: a prompt that leaves no room for `max_new_tokens`, or an empty one.
+      UserError: a prompt that leaves no room for `max_new_tokens`, or an empty one; or numbers out of range. It is
+        raised where the first token is asked for.
     """
     check_whole("max_new_tokens", max_new_tokens, at_least=1)
+    check_number("temperature", temperature)
     length, most = len(prompt), model.config.max_length
     if not length:
         raise UserError("the prompt is empty: give at least one token")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.arguments import check_number, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import join_adapters
 from jaxmarl_llm.llm.automata import RowConstraints, TokenConstraint, constrain_rows
@@ -154,10 +154,14 @@ class Sampler:
           constraints: U, what the replies to a prompt may be; None, for one or for all, for anything.
 
         Raises:
-          UserError: a prompt that leaves no room for M tokens, more than fits into memory, or constraints whose tables
-            are too large.
+          UserError: no prompt, one that leaves no room for M tokens, a temperature out of range, more than fits into
+            memory, or constraints whose tables are too large.
         """
         config = self.team.decoder.config
+        # Traced in the program, it would not be judged there.
+        check_number("temperature", temperature)
+        if not prompts:
+            raise UserError("there is no prompt to answer: give at least one")
         longest = max(map(len, prompts))
         if longest + max_new_tokens > config.max_length:
             raise UserError(
