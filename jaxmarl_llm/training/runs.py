@@ -235,10 +235,7 @@ def load_run(
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"no run in {folder}: give the folder that `jaxmarl-llm train --out` wrote")
     config = load_yaml(folder / CONFIG_FILE)
-    path = find_checkpoint(folder, checkpoint)
-    wrong = checkpoints.problem(path)
-    if wrong is not None:
-        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
+    path = sound_checkpoint(folder, checkpoint)
     learner = build_learner(config)
     state = abstract_state(learner, place(1, 1), seeds_of(config))
     loaded = checkpoints.load(path, state, config)
@@ -253,12 +250,26 @@ def load_run(
     )
 
 
-def find_checkpoint(folder: Path, checkpoint: str) -> Path:
+def sound_checkpoint(folder: Path, checkpoint: str, *, command: str = "train") -> Path:
+    """The folder of a checkpoint whose files are whole; arguments as of `find_checkpoint`.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged.
+    """
+    path = find_checkpoint(folder, checkpoint, command=command)
+    wrong = checkpoints.problem(path)
+    if wrong is not None:
+        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
+    return path
+
+
+def find_checkpoint(folder: Path, checkpoint: str, *, command: str = "train") -> Path:
     """The folder of a checkpoint.
 
     Args:
       folder: of the run.
       checkpoint: `"best"`, `"last"`, or an update's number.
+      command: that continues such a run.
 
     Raises:
       UserError: there is no such checkpoint.
@@ -269,7 +280,7 @@ def find_checkpoint(folder: Path, checkpoint: str) -> Path:
         for update in checkpoints.updates(folder / name)
     }
     if not saved:
-        raise UserError(f"run {folder} has no checkpoint yet: continue it with `train --resume --out {folder}`")
+        raise UserError(f"run {folder} has no checkpoint yet: continue it with `{command} --resume --out {folder}`")
     if checkpoint in ("best", "last"):
         found = checkpoints.updates(folder / ("best" if checkpoint == "best" else "checkpoints"))
         if found:

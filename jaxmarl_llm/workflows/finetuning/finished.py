@@ -16,7 +16,7 @@ from jaxmarl_llm.llm.adapters import merge_adapter
 from jaxmarl_llm.llm.checkpoints import LanguageModel, load_model, save_adapter
 from jaxmarl_llm.llm.devices import model_mesh
 from jaxmarl_llm.training import checkpoints
-from jaxmarl_llm.training.runs import find_checkpoint
+from jaxmarl_llm.training.runs import sound_checkpoint
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.loading import adapt_team, check_base
@@ -178,10 +178,7 @@ def load_finetuned_team(
     Raises:
       UserError: no such checkpoint, a damaged one, or a base model that is not the run's.
     """
-    path = find_checkpoint(Path(folder), checkpoint)
-    wrong = checkpoints.problem(path)
-    if wrong is not None:
-        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another with --checkpoint")
+    path = sound_checkpoint(Path(folder), checkpoint, command="finetune")
     workflow = make_workflow(config.workflow, **config.workflow_args)
     # What was trained on many devices may be used on fewer.
     mesh = model_mesh(min(config.num_devices, jax.device_count()))

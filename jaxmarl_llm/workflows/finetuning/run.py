@@ -22,7 +22,7 @@ from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder
 from jaxmarl_llm.training.interruption import STOPPING, StopSignal
 from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted
 from jaxmarl_llm.training.records import Records, plain
-from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, find_checkpoint, versions
+from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, sound_checkpoint, versions
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
 from jaxmarl_llm.workflows.finetuning.imitation import imitate, transcript_examples
 from jaxmarl_llm.workflows.finetuning.loading import check_base, load_trainer
@@ -159,10 +159,7 @@ def load_finetuned(
     """
     folder = Path(folder)
     trainer = trainer or load_trainer(load_finetune_config(folder / CONFIG_FILE))
-    path = find_checkpoint(folder, checkpoint)
-    wrong = checkpoints.problem(path)
-    if wrong is not None:
-        raise UserError(f"checkpoint {path} is damaged ({wrong}): choose another")
+    path = sound_checkpoint(folder, checkpoint, command="finetune")
     return trainer, checkpoints.load(path, init_state(trainer.config, trainer.model), None).state
 
 
