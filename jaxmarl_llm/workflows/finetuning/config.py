@@ -166,7 +166,9 @@ class FinetuneConfig:
     def __post_init__(self):
         if not self.credit:
             object.__setattr__(self, "credit", "value" if self.trust_region == "ppo" else "group")
-        object.__setattr__(self, "lora_targets", tuple(self.lora_targets))
+        targets = self.lora_targets
+        if isinstance(targets, list | str):
+            object.__setattr__(self, "lora_targets", (targets,) if isinstance(targets, str) else tuple(targets))
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -188,12 +190,19 @@ class FinetuneConfig:
         """Raises `UserError` where a setting is wrong, or does not go with others."""
         from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
         from jaxmarl_llm.algorithms.schedules import SCHEDULES
+        from jaxmarl_llm.arguments import check_kind, elements
         from jaxmarl_llm.llm.config import DTYPES, LORA_TARGETS
         from jaxmarl_llm.workflows.assessment import CREDITS
         from jaxmarl_llm.workflows.gradients import ROLE_WEIGHTINGS
         from jaxmarl_llm.workflows.grouping import GROUPINGS
         from jaxmarl_llm.workflows.rewards import REWARDS
 
+        check_kind("sharing", self.sharing, str, Mapping)
+        for name, default in vars(FinetuneConfig()).items():
+            for kind in (bool, str, Mapping):
+                if isinstance(default, kind) and name != "sharing":
+                    check_kind(name, getattr(self, name), kind)
+        elements("lora_targets", self.lora_targets, str)
         check_choices(
             self,
             trust_region=TRUST_REGIONS,
