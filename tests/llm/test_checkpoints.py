@@ -3,10 +3,12 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import resource
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import jax
 import ml_dtypes
@@ -20,6 +22,7 @@ from toy_models import SCALING, SIZES, assert_same, make_model
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints import fingerprint, load_model, parameter_shardings, save_model
 from jaxmarl_llm.llm.checkpoints import sources as sources_module
+from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
 
 
 @pytest.fixture
@@ -267,6 +270,29 @@ def test_full_disk_keeps_the_previous_model(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
     save_model(other, tmp_path / "m")
     assert_same(other.params, load_model(tmp_path / "m").params)
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_one_before(tmp_path, monkeypatch):
+    def written(text):
+        with whole_folder(tmp_path / "m", ("*.json",)) as partial:
+            (partial / "a.json").write_text(text)
+
+    def rename(path, target):
+        if path.name == "m.partial":
+            raise PermissionError(13, "Permission denied")
+        return os.rename(path, target)
+
+    written("first")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(UserError, match="what was there is as it was"):
+            written("second")
+    assert (tmp_path / "m" / "a.json").read_text() == "first"
+    # As after a kill between the two renames.
+    (tmp_path / "m").rename(tmp_path / "m.old.partial")
+    with pytest.raises(KeyError), whole_folder(tmp_path / "m", ("*.json",)):
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_foreign_folders_stay(tmp_path):

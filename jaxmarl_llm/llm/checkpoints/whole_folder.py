@@ -25,12 +25,13 @@ def whole_folder(target: Path, files: Sequence[str]) -> Iterator[Path]:
       UserError: it cannot be written, for example because the disk is full, or there are other files.
     """
     target = target.expanduser().resolve()
+    partial, old = (target.with_name(f"{target.name}{end}") for end in (_PARTIAL, f".old{_PARTIAL}"))
+    _put_back(old, target)
     others = [target] if target.is_file() else []
     if target.is_dir():
         others = [path for path in target.iterdir() if not any(path.match(pattern) for pattern in files)]
     if others:
         raise UserError(f"{target} holds {others[0].name}, which was not saved here: choose another folder")
-    partial, old = (target.with_name(f"{target.name}{end}") for end in (_PARTIAL, f".old{_PARTIAL}"))
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -41,8 +42,16 @@ def whole_folder(target: Path, files: Sequence[str]) -> Iterator[Path]:
         partial.rename(target)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
+        _put_back(old, target)
         reason = error.strerror or " ".join(str(error).split())
         kept = ": what was there is as it was" if target.exists() else ""
         raise UserError(f"cannot write {target} ({reason}){kept}; make room, or choose another folder") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_back(old: Path, target: Path) -> None:
+    """Restores the folder that was there, where it had been taken away and nothing took its place."""
+    if old.exists() and not target.exists():
+        with contextlib.suppress(OSError):
+            old.rename(target)
