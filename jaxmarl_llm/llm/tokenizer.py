@@ -11,6 +11,7 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.chat_template import render_chat
 from jaxmarl_llm.llm.extra import import_extra
 from jaxmarl_llm.llm.gguf_tokenizer import gguf_backend, gguf_settings
+from jaxmarl_llm.user_files import read_object
 
 # What the library writes where bytes are no whole character.
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -301,15 +302,7 @@ def _token_ids(config: Mapping[str, Any], key: str, source: str) -> list[int]:
 
 
 def _read_object(file: pathlib.Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{file} is damaged: it holds no object")
-    return found
+    return read_object(file) if file.is_file() else {}
 
 
 def _write_object(file: pathlib.Path, contents: Mapping[str, Any]) -> None:

@@ -212,7 +212,25 @@ def with_tensors(change):
     return lambda folder: edit_tensors(folder, change)
 
 
+def with_header(change):
+    def harm(folder):
+        content = (folder / "model.safetensors").read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        change(header)
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+
+    return harm
+
+
+def with_entry(**changes):
+    return with_header(lambda header: header[NORM].update(changes))
+
+
 NORM = "model.norm.weight"
+INDEX = "model.safetensors.index.json"
+DEEP = "[" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -227,16 +245,25 @@ NORM = "model.norm.weight"
         (lambda f: (f / "model.safetensors").write_bytes(b"\x09" + bytes(7) + b'{"a":[1]}'), "header cannot be under"),
         (remove("config.json"), "holds no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "no valid JSON"),
-        (lambda f: (f / "config.json").write_text("[3]"), "cannot be understood"),
+        (lambda f: (f / "config.json").write_text("[3]"), "config.json is damaged: it must hold an object"),
+        (lambda f: (f / "config.json").write_text(DEEP), "config.json is damaged: .* nested too deeply"),
+        (lambda f: edit_config(f, num_hidden_layers=10**9), "1,000,000,000 layers, its weights only 30 tensors"),
+        (lambda f: edit_config(f, vocab_size=10**30), "model is damaged: .* too large a number"),
         (with_tensors(lambda t: t.pop(NORM)), f"tensor {NORM} is missing"),
         (with_tensors(lambda t: t.update({"model.norm.bias": t[NORM]})), "model.norm.bias has no place"),
         (with_tensors(lambda t: t.update({NORM: t[NORM][:5]})), r"model.norm.weight has shape \[5\], .* \[13\]"),
         (with_tensors(lambda t: t.update({NORM: t[NORM].astype(np.int8)})), "stored as I8"),
         (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "'weight_map'"),
-        (
-            lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1.safetensors"}}'),
-            "model-1.safetensors is missing",
-        ),
+        (lambda f: (f / INDEX).write_text(DEEP), "index.json is damaged: .* nested too deeply"),
+        (lambda f: (f / INDEX).write_text('{"weight_map": {"a": "model-1.safetensors"}}'), "1.safetensors is missing"),
+        (lambda f: (f / INDEX).write_text('{"weight_map": {"a": 3}}'), "index.json .* files of its folder, got 3"),
+        (lambda f: (f / INDEX).write_text('{"weight_map": {"a": "/b"}}'), "index.json .* of its folder, got '/b'"),
+        (lambda f: (f / INDEX).write_text('{"weight_map": {"a": "b/../../c"}}'), "index.json .* got 'b/../../c'"),
+        (with_entry(shape=[13.0]), "model.safetensors is damaged: its header"),
+        (with_entry(data_offsets=[0.0, 52.0]), "model.safetensors is damaged: its header"),
+        (with_entry(data_offsets=[52, 0]), "the file is damaged"),
+        (with_header(lambda header: header.update(__metadata__=[])), "damaged: its __metadata__"),
+        (with_header(lambda header: header.update(__metadata__={"format": 3})), "damaged: its __metadata__"),
     ],
 )
 def test_damaged_folders_are_refused(folder, harm, message):
@@ -351,6 +378,11 @@ def test_sources(tmp_path, monkeypatch, folder):
         load_model(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="unknown dtype 'float16'"):
         load_model(folder, dtype="float16")
+    for source, message in (("~nobodyx/y", "no user of the name that ~nobodyx/y begins with"), ("", "got ''")):
+        with pytest.raises(UserError, match=message):
+            load_model(source)
+        with pytest.raises(UserError, match=message):
+            save_model(make_model(), source)
     with pytest.raises(UserError, match="mesh must be"):
         load_model(folder, mesh=2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"cannot read .* .File name too long"):
@@ -377,6 +409,15 @@ def test_sources(tmp_path, monkeypatch, folder):
         load_model("a/b")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **settings: str(folder))
     assert load_model("a/b").source == "a/b"
+
+
+def test_a_model_too_large_for_the_memory_is_named(folder, monkeypatch):
+    def read(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr("jaxmarl_llm.llm.checkpoints.placement._read", read)
+    with pytest.raises(UserError, match=f"{folder} is too large for the memory at hand"):
+        load_model(folder)
 
 
 def test_packages_of_the_extra(tmp_path, monkeypatch):

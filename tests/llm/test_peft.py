@@ -125,8 +125,15 @@ def test_other_base(tmp_path, model, folder):
         (lambda f: edit(f, rank_pattern={"q_proj": 2}), "rank_pattern is not supported"),
         (lambda f: edit(f, r=0), "r must be at least 1"),
         (lambda f: edit(f, lora_alpha="many"), "lora_alpha must be a number"),
-        (lambda f: edit(f, r=5), "belongs to another base model"),
+        (lambda f: edit(f, r=5), "judge is damaged: adapter_config.json says r 5"),
+        (lambda f: edit(f, r=10**30), "judge is damaged: adapter_config.json says r 1000"),
+        (lambda f: edit(f, lora_alpha=float("inf")), "adapter_config.json: lora_alpha must lie between"),
         (lambda f: edit(f, layers_to_transform=[0, 9]), "is missing"),
+        (lambda f: edit(f, layers_to_transform=1.5), "adapter_config.json: layers_to_transform must be"),
+        (lambda f: edit(f, layers_to_transform=float("nan")), "adapter_config.json: layers_to_transform must be"),
+        (lambda f: edit(f, layers_to_transform=[float("inf")]), "layers_to_transform: each must be whole number"),
+        (lambda f: edit(f, layers_to_transform=[-1]), "layers_to_transform: each must be at least 0"),
+        (lambda f: (f / "adapter_config.json").write_text("[" * 100_000), "config.json is damaged: .* nested too"),
         (lambda f: edit(f, lambda t: t.pop(name(1, "mlp.up_proj"))), "layers.1.mlp.up_proj.lora_A.weight is missing"),
         (
             lambda f: edit(f, lambda t: t.update({"base_model.model.lm_head.lora_A.weight": np.ones(2)})),
@@ -160,3 +167,8 @@ def test_what_is_not_saved(tmp_path, model, folder):
         load_adapter([folder, other], model)
     with pytest.raises(UserError, match="no folder"):
         load_adapter([], model)
+    for one, message in ((3, "folders of adapters must be"), ("~nobodyx/y", "no user of the name"), ("", "got ''")):
+        with pytest.raises(UserError, match=message):
+            load_adapter(one, model)
+    with pytest.raises(UserError, match="no user of the name"):
+        save_adapter("~nobodyx/y", model, config, adapters, 0, "judge")

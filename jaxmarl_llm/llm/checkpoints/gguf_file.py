@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from jaxmarl_llm.arguments import check_whole, shown
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.extra import import_extra
 
@@ -53,6 +54,7 @@ class GGUFFile:
                 self.fields[name] = self._value(file, self._scalar(file, "I"))
             self._entries = dict(self._tensor(file) for _ in range(num_tensors))
             alignment = self.fields.get("general.alignment") or 32
+            check_whole(f"{path} is damaged: its general.alignment", alignment, at_least=1)
             self._start = -(-file.tell() // alignment) * alignment
         self.names = set(self._entries)
         for name, entry in self._entries.items():
@@ -111,6 +113,8 @@ class GGUFFile:
                 raise UserError(f"{self.path} is damaged: it has a field of kind {kind}")
             return self._scalar(file, _SCALARS[kind])
         kind, count = self._scalar(file, "I"), self._scalar(file, "Q")
+        if kind == _ARRAY:
+            raise UserError(f"{self.path} is damaged: it has a list of lists; download it again")
         if kind not in _SCALARS:
             return [self._value(file, kind) for _ in range(count)]
         size = struct.calcsize(f"<{_SCALARS[kind]}")
@@ -128,9 +132,13 @@ class GGUFFile:
             quants.dequantize(np.zeros((1, size), np.uint8), kind)
         except (ValueError, KeyError, NotImplementedError):
             known = [kind.name for kind in constants.GGMLQuantizationType if kind.value == number]
+            if not known:
+                raise UserError(
+                    f"{self.path} is damaged, or newer than this reader: tensor {shown(name)} is of kind {number}; "
+                    "download it again, or take a Q8_0 or F16 file"
+                ) from None
             raise UserError(
-                f"{self.path}: tensor {name} is quantised as {known[0] if known else number}, which cannot be read: "
-                "take a Q8_0 or F16 file"
+                f"{self.path}: tensor {name} is quantised as {known[0]}, which cannot be read: take a Q8_0 or F16 file"
             ) from None
         if not shape or shape[-1] % block:
             raise UserError(f"{self.path} is damaged: tensor {name} has shape {list(shape)} in blocks of {block}")

@@ -1,6 +1,5 @@
 """Hugging Face's `config.json` to a decoder's configuration and back; what the decoder cannot do is refused."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling
+from jaxmarl_llm.user_files import read_object
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _SIZES = {
@@ -38,10 +38,7 @@ def read_config(folder: Path, dtype: str) -> tuple[str, DecoderConfig]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{folder} holds no config.json: it is no Hugging Face model folder")
-    try:
-        given = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is no valid JSON: {error}") from None
+    given = read_object(path)
     try:
         return from_hf(given, dtype)
     except (TypeError, KeyError, AttributeError) as error:

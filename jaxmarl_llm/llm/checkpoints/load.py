@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
 from jaxmarl_llm.arguments import check_kind, check_whole
@@ -19,6 +20,7 @@ from jaxmarl_llm.llm.checkpoints.safetensors_file import open_weights
 from jaxmarl_llm.llm.checkpoints.sources import download, packaged_model
 from jaxmarl_llm.llm.config import DTYPES, DecoderConfig
 from jaxmarl_llm.llm.tokenizer import Tokenizer
+from jaxmarl_llm.user_files import user_path
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -48,11 +50,19 @@ def load_model(
     check_kind("mesh", mesh, Mesh, type(None))
     if dtype not in DTYPES:
         raise unknown_name("dtype", str(dtype), DTYPES)
-    name, path = str(source), Path(source).expanduser()
+    name, path = str(source), user_path(source, "the source of a model")
     try:
         return _load(name, path, dtype, mesh, max_length)
     except OSError as error:
         raise UserError(f"cannot read {name} ({error.strerror or error})") from None
+    except OverflowError as error:
+        raise UserError(f"{name} is damaged: its configuration has too large a number ({error})") from None
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise UserError(
+            f"{name} is too large for the memory at hand: choose a smaller model, dtype bfloat16, or a mesh of devices"
+        ) from None
 
 
 def _load(name: str, path: Path, dtype: str, mesh: Mesh | None, max_length: int | None) -> LanguageModel:

@@ -13,13 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.arguments import check_kind, check_number, check_whole, elements, shown
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.limits import LARGEST_FLOAT
 from jaxmarl_llm.llm.checkpoints.model import LanguageModel, on_host
 from jaxmarl_llm.llm.checkpoints.names import abstract_params, hf_module, leaves, put
 from jaxmarl_llm.llm.checkpoints.safetensors_file import SafetensorsFiles, Tensor, write_safetensors
 from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
 from jaxmarl_llm.llm.config import LORA_TARGETS, DecoderConfig
+from jaxmarl_llm.user_files import read_object, user_path
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MATRICES = {"lora_a": "lora_A", "lora_b": "lora_B"}
@@ -79,7 +81,7 @@ def save_adapter(
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-    target = Path(folder).expanduser() / name
+    target = user_path(folder, "the folder of adapters") / name
     if jax.process_index():
         return target
     with whole_folder(target, (_CONFIG, _WEIGHTS)) as partial:
@@ -104,10 +106,11 @@ def load_adapter(
     Raises:
       UserError: files are missing or damaged, the adapter belongs to another base, or is of an unsupported kind.
     """
-    folders = [folder] if isinstance(folder, str | os.PathLike) else list(folder)
+    folders = elements("the folders of adapters", folder, str, os.PathLike)
     if not folders:
         raise UserError("no folder of an adapter was given")
-    found = [_load_one(Path(one).expanduser(), model) for one in folders]
+    check_kind("the base of an adapter", model, LanguageModel)
+    found = [_load_one(user_path(one, "the folder of an adapter"), model) for one in folders]
     config = found[0][0]
     for one, (other, _) in zip(folders, found, strict=True):
         if other != config:
@@ -132,6 +135,11 @@ def _load_one(folder: Path, model: LanguageModel) -> tuple[DecoderConfig, dict[t
     if unknown or not parts:
         raise UserError(f"{folder}: tensor {(unknown or ['of an adapter'])[0]} is not supported or missing")
     present = {modules[match[2]] for match in parts.values() if match is not None}
+    ranks = {tensors.shape(name)[:1] for name, match in parts.items() if match is not None and match[3] == "lora_A"}
+    if ranks != {(given["r"],)}:
+        raise UserError(
+            f"{folder} is damaged: {_CONFIG} says r {shown(given['r'])}, and {_WEIGHTS} holds matrices of another rank"
+        )
     config = dataclasses.replace(
         model.config,
         lora_rank=given["r"],
@@ -141,7 +149,6 @@ def _load_one(folder: Path, model: LanguageModel) -> tuple[DecoderConfig, dict[t
     )
     # An adapter of some layers only adds nothing in the others.
     chosen = given.get("layers_to_transform")
-    chosen = [chosen] if isinstance(chosen, int) else chosen
     arrays, used = {}, set()
     for path, leaf in leaves(abstract_params(config)):
         if path[-1] not in _MATRICES:
@@ -167,19 +174,23 @@ def _load_one(folder: Path, model: LanguageModel) -> tuple[DecoderConfig, dict[t
 
 
 def _settings(path: Path) -> dict[str, Any]:
+    given = read_object(path)
     try:
-        given = json.loads(path.read_text())
-        kind, rank, alpha = given["peft_type"], given["r"], given["lora_alpha"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {type(error).__name__} {error}") from None
+        kind, rank, alpha = (given[name] for name in ("peft_type", "r", "lora_alpha"))
+    except KeyError as error:
+        raise UserError(f"{path} is damaged: it has no {error}; download it again") from None
     if kind != "LORA":
         raise UserError(f"{path}: adapters of kind {kind} are not supported: only LORA is")
     refused = [name for name in _REFUSED if given.get(name)]
     if refused or given.get("bias", "none") != "none":
         raise UserError(f"{path}: {(refused or ['bias'])[0]} is not supported")
     check_whole(f"{path}: r", rank, at_least=1)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-        raise UserError(f"{path}: lora_alpha must be a number, got {alpha!r}")
+    check_number(f"{path}: lora_alpha", alpha, at_least=-LARGEST_FLOAT, at_most=LARGEST_FLOAT)
+    layers = given.get("layers_to_transform")
+    if layers is not None:
+        given["layers_to_transform"] = elements(f"{path}: layers_to_transform", layers, int)
+        for layer in given["layers_to_transform"]:
+            check_whole(f"{path}: layers_to_transform: each", layer, at_least=0)
     return given
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.llm.checkpoints.model import combined, leaf_digest
 from jaxmarl_llm.llm.checkpoints.names import Kind, Leaf, abstract_params, decoder_leaves, leaves, put
 from jaxmarl_llm.llm.config import DecoderConfig
@@ -75,6 +75,12 @@ def place(
     Raises:
       UserError: tensors that are missing, too many, or of another shape.
     """
+    # Before the name of each of them is written out: a damaged configuration can ask for any number.
+    if config.num_layers > len(tensors.names):
+        raise UserError(
+            f"{where}: its configuration has {plural(config.num_layers, 'layer')}, its weights only "
+            f"{plural(len(tensors.names), 'tensor')}: they do not belong together"
+        )
     wanted = decoder_leaves(config)
     _check(where, tensors, kind, wanted, ignored)
     shardings = None if mesh is None else dict(leaves(parameter_shardings(config, mesh)))

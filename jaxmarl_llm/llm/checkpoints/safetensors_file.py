@@ -9,13 +9,15 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from jaxmarl_llm.arguments import shown
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.user_files import parse_json, read_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -77,18 +79,21 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, str]]:
         if length >= _MAX_HEADER or 8 + length > size:
             raise UserError(f"{path} is no safetensors file, or truncated: download it again")
         try:
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
         except ValueError:
             header = None
     if not isinstance(header, dict):
         raise UserError(f"{path} is no safetensors file: its header cannot be read")
-    start, metadata = 8 + length, header.pop("__metadata__", {})
+    start, metadata = 8 + length, header.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise UserError(f"{path} is damaged: its __metadata__ must hold texts by name")
     try:
         entries = {name: _entry(path, name, entry, start) for name, entry in header.items()}
     except UserError:
         raise
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path} is damaged: its header cannot be understood") from None
+        raise UserError(f"{path} is damaged: its header cannot be understood; download it again") from None
     end = max((entry.end for entry in entries.values()), default=0)
     if size < end:
         raise UserError(f"{path} is truncated: it has {size:,} bytes of {end:,}; download it again")
@@ -97,8 +102,10 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], dict[str, str]]:
 
 def _entry(path: Path, name: str, entry: Mapping[str, Any], start: int) -> _Entry:
     shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+        raise ValueError("sizes are whole numbers")
     dtype = _DTYPES.get(entry["dtype"])
-    if begin < 0 or (dtype is not None and end - begin != math.prod(shape) * dtype.itemsize):
+    if begin > end or (dtype is not None and end - begin != math.prod(shape) * dtype.itemsize):
         raise UserError(f"{path}: tensor {name} of shape {list(shape)} has {end - begin} bytes: the file is damaged")
     return _Entry(path, entry["dtype"], shape, start + begin, start + end)
 
@@ -113,10 +120,15 @@ def open_weights(folder: Path) -> SafetensorsFiles:
       UserError: a file is missing, truncated or of another format.
     """
     if (folder / INDEX).is_file():
-        try:
-            names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{folder / INDEX} cannot be read: it must map tensors to files in 'weight_map'") from None
+        places = read_object(folder / INDEX).get("weight_map")
+        if not isinstance(places, dict):
+            raise UserError(f"{folder / INDEX} is damaged: it must map tensors to files in 'weight_map'")
+        for name in places.values():
+            if not isinstance(name, str) or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+                raise UserError(
+                    f"{folder / INDEX} is damaged: 'weight_map' must name files of its folder, got {shown(name)}"
+                )
+        names = sorted(set(places.values()))
         for name in names:
             if not (folder / name).is_file():
                 raise UserError(f"{folder / name} is missing: {INDEX} names it; download it again")

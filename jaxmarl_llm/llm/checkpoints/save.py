@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,7 +51,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike, *, shard_bytes: 
         for _ in arrays:
             pass
         return
-    with whole_folder(Path(folder), _FILES) as partial:
+    with whole_folder(folder, _FILES) as partial:
         (partial / "config.json").write_text(json.dumps(content, indent=2) + "\n")
         if tokenizer is not None:
             tokenizer.save(partial)

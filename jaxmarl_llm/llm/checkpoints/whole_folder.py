@@ -1,17 +1,19 @@
 """Folders that are written whole or not at all."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.user_files import user_path
 
 _PARTIAL = ".partial"
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, files: Sequence[str]) -> Iterator[Path]:
+def whole_folder(target: str | os.PathLike, files: Sequence[str]) -> Iterator[Path]:
     """A folder to write into that takes the place of another one once everything is in it.
 
     Args:
@@ -24,7 +26,7 @@ def whole_folder(target: Path, files: Sequence[str]) -> Iterator[Path]:
     Raises:
       UserError: it cannot be written, for example because the disk is full, or there are other files.
     """
-    target = target.expanduser().resolve()
+    target = user_path(target, "the folder to write").resolve()
     partial, old = (target.with_name(f"{target.name}{end}") for end in (_PARTIAL, f".old{_PARTIAL}"))
     _put_back(old, target)
     others = [target] if target.is_file() else []
