@@ -18,6 +18,7 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.training.config import TrainConfig, differences, dump_yaml, load_yaml
+from jaxmarl_llm.training.config import RECORDING_FIELDS, TrainConfig, differences, dump_yaml, load_yaml
 from jaxmarl_llm.training.devices import barrier, is_main_process
 
 _MANIFEST = "manifest.json"
@@ -197,14 +198,26 @@ def problem(path: Path) -> str | None:
     return None
 
 
-def check_owner(path: Path, config: TrainConfig) -> None:
-    """Raises `UserError` where a checkpoint whose files are sound belongs to another configuration."""
+def check_owner(
+    path: Path,
+    config: Any,
+    *,
+    read: Callable[[Path], Any] = load_yaml,
     # A longer run is the one change that the caller may have agreed to.
-    changed = [
-        change
-        for change in differences(load_yaml(path / "config.yaml"), config)
-        if not change.startswith("total_steps:")
-    ]
+    may_change: Sequence[str] = (*RECORDING_FIELDS, "total_steps"),
+) -> None:
+    """Refuses a checkpoint whose files are sound and that belongs to another configuration.
+
+    Args:
+      path: its folder.
+      config: what the run is now.
+      read: reads a configuration of this kind.
+      may_change: fields that may differ.
+
+    Raises:
+      UserError: others differ.
+    """
+    changed = differences(read(path / "config.yaml"), config, ignore=may_change)
     if changed:
         raise UserError(
             f"checkpoint {path} belongs to another configuration ({'; '.join(changed)}): if the run's config.yaml was "

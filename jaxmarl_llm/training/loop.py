@@ -27,15 +27,15 @@ from jaxmarl_llm.training.files import lock_folder, unlock_folder, write_whole
 from jaxmarl_llm.training.interruption import StopSignal
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.progress import Reporter
-from jaxmarl_llm.training.records import NoRecords, Records, combine, last_update, plain
+from jaxmarl_llm.training.records import NoRecords, Records, combine, plain
 from jaxmarl_llm.training.runs import (
-    METRICS_FILE,
     SUMMARY_FILE,
     check_folder,
     check_start,
     find_checkpoint,
     find_start,
     finished_summary,
+    lost_lines,
     seeds_of,
     versions,
     write_header,
@@ -204,9 +204,9 @@ class _Run:
             ]
             if changed:
                 self.reporter.note(f"resuming with other software ({', '.join(changed)}): numbers may differ slightly")
-            written = self.folder / METRICS_FILE
-            if last_update(written) < found.update - len(stored["unwritten"]):
-                self.reporter.note(f"lines of {written} are lost: curves will lack some updates up to now")
+            lost = lost_lines(self.folder, found.update - len(stored["unwritten"]))
+            if lost is not None:
+                self.reporter.note(lost)
             self.reporter.note(f"resuming from update {found.update} of {self.schedule.total}")
         barrier("checkpoint read")
         if is_main_process():

@@ -54,11 +54,17 @@ def last_update(path: Path) -> int:
 def keep_lines(path: Path, last_update: int | None) -> None:
     """Drops the lines of a metrics file that a resumed run will write again, and damaged ones, such as a torn last one.
 
+    A file without a sound line is renamed to `<name>.damaged`.
+
     Args:
       path: the file; need not exist.
       last_update: lines up to this update stay; None drops all.
     """
     if not path.exists():
+        return
+    if last_update is not None and path.stat().st_size and not any(True for _ in _lines(path)):
+        # Not one line is sound: something else than a killed process has been at it, and the user may want it back.
+        path.replace(path.with_name(f"{path.name}.damaged"))
         return
     kept = [line + "\n" for update, line in _lines(path) if last_update is not None and update <= last_update]
     write_whole(path, "".join(kept))

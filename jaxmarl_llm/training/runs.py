@@ -54,9 +54,7 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
     """
     if not holds_earlier(folder, CONFIG_FILE, "a run's"):
         return
-    for name, is_right in _CONTENTS.items():
-        if (folder / name).exists() and not (is_right(folder / name) and os.access(folder / name, os.W_OK)):
-            raise UserError(f"{folder / name} cannot be written as a run's: move it away, or choose another --out")
+    check_contents(folder)
     old = load_yaml(folder / CONFIG_FILE)
     changed = differences(old, config)
     if changed and not resume:
@@ -77,21 +75,25 @@ def check_folder(folder: Path, config: TrainConfig, resume: bool) -> None:
         )
 
 
-def _check_beginning(folder: Path, steps_per_update: int) -> None:
+def check_contents(folder: Path) -> None:
+    """Raises `UserError` where something in a run's folder cannot be what the run writes under that name."""
+    for name, is_right in _CONTENTS.items():
+        if (folder / name).exists() and not (is_right(folder / name) and os.access(folder / name, os.W_OK)):
+            raise UserError(f"{folder / name} cannot be written as a run's: move it away, or choose another --out")
+
+
+def check_beginning(folder: Path, first: int) -> None:
     """Refuses to begin anew, for want of a checkpoint, a run that had come past its first one. Writes nothing.
 
     A run that was killed before its first checkpoint may begin again: it repeats the few updates that it did.
 
     Args:
       folder: of a run without checkpoints; need not exist.
-      steps_per_update: environment steps of an update.
+      first: the update after which the run saves itself for the first time.
 
     Raises:
       UserError: says what is left of the run, and what to do.
     """
-    if not (folder / CONFIG_FILE).is_file():
-        return
-    first = make_schedule(load_yaml(folder / CONFIG_FILE), steps_per_update).first_checkpoint
     best = [update for update in checkpoints.updates(folder / "best") if update > first]
     update = max([*best, last_update(folder / METRICS_FILE)])
     if update <= first:
@@ -133,11 +135,21 @@ def check_start(folder: Path, config: TrainConfig, start: Path | None, steps_per
       UserError: it is past its end already, or its checkpoints are gone.
     """
     if start is None:
-        _check_beginning(folder, steps_per_update)
+        if (folder / CONFIG_FILE).is_file():
+            schedule = make_schedule(load_yaml(folder / CONFIG_FILE), steps_per_update)
+            check_beginning(folder, schedule.first_checkpoint)
         return
     total = make_schedule(config, steps_per_update).total
     if int(start.name) > total:
         raise UserError(f"the run in {folder} is past {total * steps_per_update} steps already: raise --total-steps")
+
+
+def lost_lines(folder: Path, update: int) -> str | None:
+    """What to tell of a run that goes on although lines of its metrics up to an update are lost; None where none is."""
+    written = folder / METRICS_FILE
+    if last_update(written) >= update:
+        return None
+    return f"lines of {written} are lost: curves will lack some updates up to now"
 
 
 def finished_summary(

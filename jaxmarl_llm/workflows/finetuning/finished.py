@@ -19,8 +19,9 @@ from jaxmarl_llm.training import checkpoints
 from jaxmarl_llm.training.runs import sound_checkpoint
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
-from jaxmarl_llm.workflows.finetuning.loading import adapt_team, check_base
+from jaxmarl_llm.workflows.finetuning.loading import adapt_team
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
+from jaxmarl_llm.workflows.finetuning.owner import check_inputs, check_owner
 from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, load_finetuned
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.graph import Workflow
@@ -176,17 +177,19 @@ def load_finetuned_team(
       max_length: most tokens of a sequence; as in training by default.
 
     Raises:
-      UserError: no such checkpoint, a damaged one, or a base model that is not the run's.
+      UserError: no such checkpoint, a damaged one or one of another configuration, or a base model that is not the
+        run's.
     """
     path = sound_checkpoint(Path(folder), checkpoint, command="finetune")
+    check_owner(path, config)
     workflow = make_workflow(config.workflow, **config.workflow_args)
     # What was trained on many devices may be used on fewer.
     mesh = model_mesh(min(config.num_devices, jax.device_count()))
     model = load_model(config.model, dtype=config.dtype, mesh=mesh, max_length=max_length or config.max_length)
     if model.tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
+    check_inputs(path, {"fingerprint": model.fingerprint}, config)
     adapted, table = adapt_team(config, model.config, model.params, workflow)
     loaded = checkpoints.load(path, init_state(config, adapted), None)
-    check_base(loaded.progress.get("fingerprint"), model.fingerprint, config.model)
     adapters = adapted.whole(loaded.state.adapters)
     return FinetunedTeam(config, model, workflow, adapted, table, adapters, loaded.update)

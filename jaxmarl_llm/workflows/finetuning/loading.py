@@ -98,18 +98,3 @@ def load_trainer(config: FinetuneConfig, model: LanguageModel | None = None) -> 
         require_end=config.require_end,
     )
     return dataclasses.replace(make_trainer(config, model.config, model.params, bound), base=model)
-
-
-def check_base(expected: str | None, found: str | None, model: str) -> None:
-    """Refuses a base model that is not the one that adapters were trained on; one that is not known is not judged.
-
-    Args:
-      expected: fingerprint of the model at the time.
-      found: that of the model at hand.
-      model: its name.
-
-    Raises:
-      UserError: they differ.
-    """
-    if None not in (expected, found) and expected != found:
-        raise UserError(f"{model} is another model than the run was trained on: put that one back in its place")

@@ -17,16 +17,17 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training import checkpoints
-from jaxmarl_llm.training.config import differences, dump_yaml
-from jaxmarl_llm.training.files import holds_earlier, lock_folder, unlock_folder, write_whole
+from jaxmarl_llm.training.config import dump_yaml
+from jaxmarl_llm.training.files import lock_folder, unlock_folder, write_whole
 from jaxmarl_llm.training.interruption import STOPPING, StopSignal
 from jaxmarl_llm.training.loop import TrainingDiverged, TrainingInterrupted
 from jaxmarl_llm.training.records import Records, plain
-from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, sound_checkpoint, versions
+from jaxmarl_llm.training.runs import CONFIG_FILE, SUMMARY_FILE, lost_lines, sound_checkpoint, versions
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
 from jaxmarl_llm.workflows.finetuning.imitation import imitate, transcript_examples
-from jaxmarl_llm.workflows.finetuning.loading import check_base, load_trainer
+from jaxmarl_llm.workflows.finetuning.loading import load_trainer
 from jaxmarl_llm.workflows.finetuning.monitors import named
+from jaxmarl_llm.workflows.finetuning.owner import check_folder, check_inputs, check_owner, find_start, inputs_of
 from jaxmarl_llm.workflows.finetuning.replay import Example
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState, init_state
 from jaxmarl_llm.workflows.finetuning.steps import Iteration, update_all
@@ -38,8 +39,6 @@ from jaxmarl_llm.workflows.text.transcripts import read_transcripts
 
 # Of an evaluation, shares of episodes that are recorded.
 _RATES = ("any_correct", "selection_failure", "generation_failure")
-# A run may be continued with other values of these.
-_RECORDING = ("evaluate_every", "evaluation_problems", "checkpoint_every", "keep_checkpoints", "num_devices")
 
 
 class Watcher:
@@ -125,11 +124,20 @@ def finetune(
             "a fine-tuning run is one process, whose devices can share the model: set num_devices; what several "
             "processes can share is in docs/checkpoints.md"
         )
-    _check_folder(folder, config, resume)
-    start, damaged = checkpoints.find_newest(folder / "checkpoints")
-    trainer = trainer or load_trainer(config)
+    check_folder(folder, config, resume)
     with contextlib.ExitStack() as stack:
-        stack.callback(unlock_folder, folder, lock_folder(folder))
+        # Where there is a run, nobody else changes it while it is looked at; where there is none, nothing is written
+        # before all that can be refused is known.
+        is_there = (folder / CONFIG_FILE).is_file()
+        if is_there:
+            stack.callback(unlock_folder, folder, lock_folder(folder))
+            check_folder(folder, config, resume)
+        start, damaged = find_start(folder, config)
+        trainer = trainer or load_trainer(config)
+        if not is_there:
+            stack.callback(unlock_folder, folder, lock_folder(folder))
+            # Another process may have trained here since.
+            check_folder(folder, config, resume=False)
         stack.callback(watcher.stop)
         for name in ("checkpoints", "best"):
             checkpoints.remove_partial(folder / name)
@@ -158,26 +166,11 @@ def load_finetuned(
       UserError: there is none, or it is damaged.
     """
     folder = Path(folder)
-    trainer = trainer or load_trainer(load_finetune_config(folder / CONFIG_FILE))
+    config = load_finetune_config(folder / CONFIG_FILE) if trainer is None else trainer.config
     path = sound_checkpoint(folder, checkpoint, command="finetune")
+    check_owner(path, config)
+    trainer = trainer or load_trainer(config)
     return trainer, checkpoints.load(path, init_state(trainer.config, trainer.model), None).state
-
-
-def _check_folder(folder: Path, config: FinetuneConfig, resume: bool) -> None:
-    if not holds_earlier(folder, CONFIG_FILE, "a run's"):
-        return
-    old = load_finetune_config(folder / CONFIG_FILE)
-    changed = differences(old, config, ignore=_RECORDING)
-    if [one.partition(":")[0] for one in changed] == ["iterations"]:
-        if old.has_schedule:
-            raise UserError(
-                f"the run in {folder} has a schedule over its iterations ({changed[0]}): resume it as it was, or "
-                "choose another folder"
-            )
-    elif changed:
-        raise UserError(f"folder {folder} holds another run ({'; '.join(changed)}): choose another folder")
-    if not resume:
-        raise UserError(f"folder {folder} holds this run already: resume it, or choose another folder")
 
 
 class _Run:
@@ -190,7 +183,7 @@ class _Run:
         self.evaluations: list[tuple[int, float, tuple[float, float]]] = []
         self.seconds = 0.0
         self.saved: int | None = None
-        self.fingerprint = None if trainer.base is None else trainer.base.fingerprint
+        self.inputs = inputs_of(None if trainer.base is None else trainer.base.fingerprint, trainer.bound)
 
     @property
     def iteration(self) -> int:
@@ -201,14 +194,15 @@ class _Run:
         """Starts from a checkpoint, or from the base model."""
         last = None
         if start is not None:
+            check_inputs(start, self.inputs, self.config)
             found = checkpoints.load(start, self.state, None)
-            check_base(found.progress.get("fingerprint"), self.fingerprint, self.config.model)
             self.state, last, self.saved = found.state, found.update, found.update
             self.memory = [Example.from_json(one) for one in found.progress["memory"]]
             self.evaluations = [(one, accuracy, tuple(between)) for one, accuracy, between in found.progress["curve"]]
             self.seconds = found.progress["seconds"]
-            if last > self.config.iterations:
-                raise UserError(f"the run in {self.folder} has done {last} iterations already: raise iterations")
+            lost = lost_lines(self.folder, last)
+            if lost is not None:
+                self.watcher.note(lost)
         # What may be refused comes before anything is written.
         examples = []
         if start is None and self.config.warm_start:
@@ -314,7 +308,7 @@ class _Run:
             "memory": [example.to_json() for example in self.memory],
             "curve": self.evaluations,
             "seconds": self.seconds,
-            "fingerprint": self.fingerprint,
+            **self.inputs,
         }
         self.records.flush()
         checkpoints.save(self.folder / name, self.iteration, self.state, progress, self.config, versions(), keep)
