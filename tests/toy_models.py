@@ -52,6 +52,17 @@ def make_adapters(model, *, scale=1.0, **changes):
     return config, jax.tree.map(lambda leaf: random.normal(0, scale, leaf.shape).astype(leaf.dtype), abstract)
 
 
+def only_last(adapters, count):
+    """Adapters that add nothing below the last `count` layers."""
+
+    def zeroed(leaf):
+        leaf = leaf.copy()
+        leaf[:, : leaf.shape[1] - count] = 0
+        return leaf
+
+    return {**adapters, "layers": jax.tree.map(zeroed, adapters["layers"])}
+
+
 def assert_same(one, other):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):

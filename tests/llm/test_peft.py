@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from toy_models import SIZES, assert_same, make_adapters, make_model
+from toy_models import SIZES, assert_same, make_adapters, make_model, only_last
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import join_adapters
@@ -63,6 +63,7 @@ def test_names_and_orientation(tmp_path, model):
                 np.testing.assert_array_equal(tensors[name(layer, module, matrix)], expected)
     settings = json.loads((found / "adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"], settings["peft_type"]) == (7, 11.0, "LORA")
+    assert "layers_to_transform" not in settings and settings["base_model_name_or_path"] == model.source
     assert sorted(settings["target_modules"]) == sorted(module.partition(".")[2] for _, module in MODULES.values())
 
 
@@ -82,6 +83,22 @@ def test_round_trip(tmp_path, model, targets):
     # Written over.
     save_adapter(tmp_path, model, config, adapters, 0, "role1")
     assert_same(load_adapter(folders[0], model)[1], load_adapter(folders[1], model)[1])
+
+
+def test_the_last_layers_alone_are_written_where_only_they_were_trained(tmp_path, model):
+    config, adapters = make_adapters(model)
+    layers = SIZES["num_layers"]
+    adapters = only_last(adapters, 2)
+    packaged = dataclasses.replace(model, source="smollm2")
+    folder = save_adapter(tmp_path, packaged, config, adapters, 1, "judge", trained_layers=2)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    assert settings["layers_to_transform"] == [layers - 2, layers - 1]
+    assert settings["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert len(safetensors.numpy.load_file(folder / "adapter_model.safetensors")) == 2 * 7 * 2
+    assert_same(jax.tree.map(lambda leaf: leaf[1:2], adapters), load_adapter(folder, model)[1])
+    for count, message in ((layers + 1, f"at most the {layers} layers"), (-1, "at least 0")):
+        with pytest.raises(UserError, match=message):
+            save_adapter(tmp_path, model, config, adapters, 1, "other", trained_layers=count)
 
 
 def test_adapters_of_peft(tmp_path, model, folder):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy_gguf import write_gguf
-from toy_models import make_adapters
+from toy_models import make_adapters, only_last
 
 from jaxmarl_llm.llm import Decoder, init_cache
 from jaxmarl_llm.llm.adapters import join_adapters, merge_adapter
@@ -130,11 +130,14 @@ def test_bfloat16_is_near(checkpoint):
     assert np.sqrt(np.mean((np.asarray(found) - expected) ** 2)) < 0.05 * np.std(expected)
 
 
-def test_peft_reads_our_adapters(checkpoint, tmp_path):
+@pytest.mark.parametrize("trained", [0, 2])
+def test_peft_reads_our_adapters(checkpoint, tmp_path, trained):
     folder, expected = checkpoint
     model = load_model(folder)
     config, adapters = make_adapters(model, scale=0.1)
-    save_adapter(tmp_path, model, config, adapters, 1, "judge")
+    if trained:
+        adapters = only_last(adapters, trained)
+    save_adapter(tmp_path, model, config, adapters, 1, "judge", trained_layers=trained)
     base = transformers.AutoModelForCausalLM.from_pretrained(folder)
     theirs = torch_logits(peft.PeftModel.from_pretrained(base, tmp_path / "judge").eval())
     assert np.abs(theirs - expected).max() > 0.1

@@ -27,6 +27,8 @@ _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MATRICES = {"lora_a": "lora_A", "lora_b": "lora_B"}
 _NAME = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.(.+)\.(lora_A|lora_B)\.weight")
 _BASE = "base_fingerprint"
+# What the hub, and so PEFT, calls a base model that has another name here.
+_HUB_NAMES = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 # Settings of PEFT under which an adapter adds something else than alpha / r times A B.
 _REFUSED = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
 
@@ -38,6 +40,8 @@ def save_adapter(
     adapters: Mapping[str, Any],
     index: int,
     name: str,
+    *,
+    trained_layers: int = 0,
 ) -> Path:
     """Writes one adapter in PEFT's format, without the value head; whole or not at all. All processes must call it.
 
@@ -48,31 +52,37 @@ def save_adapter(
       adapters: leaves `[P, num_layers, ...]`, see `split_adapters`.
       index: of the adapter.
       name: of the adapter and its folder, such as the role's.
+      trained_layers: K, only the last K layers are written, those below add nothing; 0 for all.
 
     Returns:
       The adapter's folder.
 
     Raises:
-      UserError: there is no such adapter, or the folder cannot be written.
+      UserError: there is no such adapter or layer, or the folder cannot be written.
     """
     check_whole("index of the adapter", index, at_least=0)
     if index >= config.num_adapters or not config.lora_rank:
         raise UserError(f"there is no adapter {index}: the configuration has {config.num_adapters} of them")
     if not name or Path(name).name != name:
         raise UserError(f"an adapter's name must be the name of a folder, got '{name}'")
+    check_whole("trained_layers", trained_layers, at_least=0)
+    if trained_layers > config.num_layers:
+        raise UserError(f"trained_layers must be at most the {config.num_layers} layers of the model")
+    layers = range(config.num_layers - (trained_layers or config.num_layers), config.num_layers)
     tensors, arrays = [], []
     for path, leaf in leaves(adapters):
         if path[-1] not in _MATRICES:
             continue
         # Layers on the first axis, matrices as PyTorch keeps them: `[outputs, inputs]`.
         stacked = np.swapaxes(on_host(leaf[index]), 1, 2)
-        for layer, matrix in enumerate(stacked):
+        for layer in layers:
+            matrix = stacked[layer]
             tensors.append(Tensor(_tensor_name(layer, path), matrix.shape, matrix.dtype.name))
             arrays.append(matrix)
     content = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": model.source,
+        "base_model_name_or_path": _HUB_NAMES.get(model.source, model.source),
         "r": config.lora_rank,
         "lora_alpha": config.lora_alpha,
         "target_modules": [hf_module(target).rpartition(".")[2] for target in config.lora_targets],
@@ -81,6 +91,8 @@ def save_adapter(
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
+    if len(layers) < config.num_layers:
+        content["layers_to_transform"] = list(layers)
     target = user_path(folder, "the folder of adapters") / name
     if jax.process_index():
         return target

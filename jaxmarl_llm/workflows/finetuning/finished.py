@@ -93,9 +93,18 @@ class FinetunedTeam:
           UserError: it cannot be written.
         """
         chosen = self.learned if policies is None else policies
-        config, adapters = self.adapted.config, self.adapters
+        adapted = self.adapted
         return [
-            save_adapter(folder, self.model, config, adapters, policy, self.policy_names[policy]) for policy in chosen
+            save_adapter(
+                folder,
+                self.model,
+                adapted.config,
+                self.adapters,
+                policy,
+                self.policy_names[policy],
+                trained_layers=adapted.trained_layers,
+            )
+            for policy in chosen
         ]
 
     def sampler(self, workflow: Workflow | None = None, base_roles: Sequence[str] = ()) -> Sampler:
