@@ -19,7 +19,7 @@ from jaxmarl_llm.llm.checkpoints import load_adapter, load_model, save_model
 from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.llm.streaming import stream_tokens
 from jaxmarl_llm.llm.tokenizer import Tokenizer
-from jaxmarl_llm.report.finetuning import divergence_figure, write_finetune_plots
+from jaxmarl_llm.report.finetuning import divergence_figure, gradient_shares_figure, write_finetune_plots
 from jaxmarl_llm.report.metrics import read_metrics
 from jaxmarl_llm.training.config import FINETUNE_FOLDER, dump_yaml, preset_description, preset_names
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
@@ -127,8 +127,8 @@ def test_divergence_is_shown_and_drawn_against_the_radius(tmp_path):
     lines = [
         {"kind": "train", "update": number, "env_steps": 8 * number, "accuracy": [0.5], "tokens_per_s": 1234.0}
         | {f"reward/{role}": [0.25] for role in ("generator", "evaluator")}
-        | {f"policy_divergence/{role}": [-0.01] for role in ("generator", "evaluator")}
-        | {"policy_divergence_k3/generator": [0.017], "policy_divergence_k3/evaluator": [0.005], "accepted": [0.5]}
+        | {f"policy_divergence/{policy}": [-0.01] for policy in (0, 1)}
+        | {"policy_divergence_k3/0": [0.017], "policy_divergence_k3/1": [0.005], "accepted": [0.5]}
         for number in (1, 2)
     ]
     metrics = {name: np.ravel(value)[0] for name, value in lines[0].items() if name != "kind"}
@@ -140,9 +140,26 @@ def test_divergence_is_shown_and_drawn_against_the_radius(tmp_path):
     figure = divergence_figure(read_metrics(tmp_path))
     assert figure is not None
     drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    # As the adapters' folders are named.
     assert list(drawn) == ["generator", "evaluator", "radius"]
     np.testing.assert_allclose(drawn["generator"], 0.017)
     assert write_finetune_plots(tmp_path) == [tmp_path / "plots" / f"{name}.png" for name in ("accuracy", "divergence")]
+
+
+def test_an_iteration_without_a_gradient_is_a_gap(tmp_path):
+    lines = [
+        {"kind": "train", "update": number, "env_steps": 8 * number}
+        | {f"gradient_norm/{role}": [norm] for role, norm in zip(("generator", "evaluator"), norms, strict=True)}
+        for number, norms in enumerate([(3.0, 1.0), (0.0, 0.0), (0.0, 2.0)], 1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    figure = gradient_shares_figure(read_metrics(tmp_path))
+    assert figure is not None
+    areas = [[np.asarray(path.vertices) for path in area.get_paths()] for area in figure.axes[0].collections]
+    for area in areas:
+        # Nothing between 1 and 2.
+        assert [(part[:, 0].min(), part[:, 0].max()) for part in area] == [(0, 1), (2, 3)]
+    assert areas[0][0][:, 1].max() == pytest.approx(0.75) and areas[0][1][:, 1].max() == 0
 
 
 def test_a_finished_run_is_resumed_and_refused_anew(run, model, capsys):

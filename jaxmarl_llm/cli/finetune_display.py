@@ -33,10 +33,12 @@ def progress_text(config: FinetuneConfig, iteration: int, metrics: Mapping[str, 
     """What an iteration came to, in one line."""
     rewards = [f"{name.partition('/')[2]} {value:.2f}" for name, value in metrics.items() if name.startswith("reward/")]
     parts = [f"iteration {iteration} of {config.iterations}", f"reward {', '.join(rewards)}"]
-    if config.is_sequential:
+    if config.is_sequential and "accepted" not in metrics:
+        parts.append("no step: nothing to learn")
+    elif config.is_sequential:
         divergence = max(_largest(metrics, name) for name in ("policy_divergence", "policy_divergence_k3"))
         parts.append(f"divergence {divergence:.4f} of {config.radius:g}")
-        parts.append(f"{100 * metrics.get('accepted', math.nan):.0f} % accepted")
+        parts.append(f"{100 * metrics['accepted']:.0f} % accepted")
     elif "message_kl" in {name.partition("/")[0] for name in metrics}:
         parts.append(f"divergence {_largest(metrics, 'message_kl'):.4f}")
     parts.append(f"accuracy {metrics['accuracy']:.3f}")

@@ -7,8 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
 from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, style_axes
+from jaxmarl_llm.workflows import make_workflow
+from jaxmarl_llm.workflows.policies import policy_names, sharing
 
 
 def write_finetune_plots(run_folder: str | Path) -> list[Path]:
@@ -28,7 +31,7 @@ def write_finetune_plots(run_folder: str | Path) -> list[Path]:
     for name, draw in (
         ("accuracy", _accuracy),
         ("divergence", divergence_figure),
-        ("gradient_shares", _gradient_shares),
+        ("gradient_shares", gradient_shares_figure),
     ):
         figure = draw(metrics)
         if figure is not None:
@@ -93,12 +96,14 @@ def divergence_figure(metrics: RunMetrics) -> Figure | None:
     for name, (iterations, positive) in _by_name(metrics, "policy_divergence_k3").items():
         # Of the two estimates the gate goes by the larger one.
         curves[name] = iterations, np.maximum(curves[name][1], positive)
-    curves = curves or _by_name(metrics, "message_kl")
+    names = _policy_names(metrics)
+    if not curves:
+        curves, names = _by_name(metrics, "message_kl"), {}
     if not curves:
         return None
     figure, axes = _panel(metrics, "divergence of an update (nats a message)")
     for color, (name, (iterations, values)) in zip(_colors(len(curves)), curves.items(), strict=True):
-        draw_curve(axes, iterations, values, color, name, linewidth=1.5)
+        draw_curve(axes, iterations, values, color, names.get(name, name), linewidth=1.5)
     if metrics.config.get("trust_region") == "teamtr":
         radius = float(metrics.config["radius"])
         axes.axhline(radius, color="#999999", linewidth=1.2, linestyle="--", label="radius")
@@ -107,19 +112,34 @@ def divergence_figure(metrics: RunMetrics) -> Figure | None:
     return figure
 
 
-def _gradient_shares(metrics: RunMetrics) -> Figure | None:
-    curves = {name: values.reshape(-1) for name, (_, values) in _by_name(metrics, "gradient_norm").items()}
-    norms = np.nan_to_num(np.asarray(list(curves.values())))
-    known = norms.sum(0) > 0 if len(curves) > 1 else np.zeros(0, bool)
+def _policy_names(metrics: RunMetrics) -> dict[str, str]:
+    """Number to name of the policies, that of their adapter's folder; none where the workflow is not known here."""
+    config = metrics.config
+    try:
+        workflow = make_workflow(config["workflow"], **(config.get("workflow_args") or {}))
+        names = policy_names(workflow.roles, sharing(workflow, config["sharing"]))
+    except (UserError, KeyError, TypeError):
+        return {}
+    return {str(number): name for number, name in enumerate(names)}
+
+
+def gradient_shares_figure(metrics: RunMetrics) -> Figure | None:
+    """The roles' shares of the gradient norms, with a gap where no role has a gradient; None where none ever has."""
+    names = list(_by_name(metrics, "gradient_norm"))
+    lines = [line for line in metrics.lines.get("train", ()) if any(f"gradient_norm/{name}" in line for name in names)]
+    norms = np.asarray([[(line.get(f"gradient_norm/{name}") or [None])[0] for line in lines] for name in names], float)
+    norms = np.nan_to_num(norms)
+    known = norms.sum(0) > 0 if len(names) > 1 else np.zeros(0, bool)
     if not known.any():
         return None
-    iterations = _curve(metrics, "train", f"gradient_norm/{next(iter(curves))}")[0][known]
-    shares = norms[:, known] / norms[:, known].sum(0)
-    if len(iterations) == 1:
-        # An area of one point would be invisible.
-        iterations, shares = np.asarray([iterations[0] - 1, iterations[0]]), np.repeat(shares, 2, axis=1)
+    iterations = np.asarray([line["update"] for line in lines], float)
+    shares = np.where(known, norms, np.nan) / np.where(known, norms.sum(0), 1.0)
+    # An iteration is as wide as the time that it took: an area of one point would be invisible.
+    edges = np.stack([iterations - 1, iterations], axis=1).ravel()
     figure, axes = _panel(metrics, "share of the roles' gradient norms")
-    axes.stackplot(iterations, shares, labels=list(curves), colors=_colors(len(curves)), alpha=0.85)
+    areas = np.repeat(shares, 2, axis=1)
+    axes.stackplot(edges, areas, labels=names, colors=_colors(len(names)), alpha=0.85, linewidth=0)
+    axes.set_xlim(left=edges[0])
     axes.set_ylim(0, 1)
     draw_legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure

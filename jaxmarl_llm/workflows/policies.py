@@ -1,6 +1,6 @@
 """Which policy each role uses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -52,6 +52,20 @@ def sharing(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -
         )
     frozen = int(max(table.values())) + 1
     return sharing_table(tuple(int(table.get(role, frozen)) for role in workflow.roles), len(workflow.roles))
+
+
+def policy_names(roles: Sequence[str], table: Sequence[int]) -> tuple[str, ...]:
+    """P names: those of the roles that use a policy, or `shared` where all do.
+
+    Args:
+      roles: R names.
+      table: R policy indices, see `sharing`.
+    """
+    names = []
+    for policy in range(max(table) + 1):
+        users = [role for role, used in zip(roles, table, strict=True) if used == policy]
+        names.append("shared" if len(users) == len(roles) > 1 else "-".join(users))
+    return tuple(names)
 
 
 def frozen_policies(workflow: Workflow, how: str | Mapping[str, int | str] = "shared") -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from jaxmarl_llm.workflows.finetuning.owner import check_inputs, check_owner
 from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, load_finetuned
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.graph import Workflow
-from jaxmarl_llm.workflows.policies import frozen_policies
+from jaxmarl_llm.workflows.policies import frozen_policies, policy_names
 from jaxmarl_llm.workflows.team import TeamPolicy
 from jaxmarl_llm.workflows.text.sampler import Sampler
 
@@ -54,13 +54,8 @@ class FinetunedTeam:
 
     @functools.cached_property
     def policy_names(self) -> tuple[str, ...]:
-        """P names: those of the roles that use a policy, or `shared` where all do."""
-        roles, table = self.workflow.roles, self.policy_of_role
-        names = []
-        for policy in range(max(table) + 1):
-            users = [role for role, used in zip(roles, table, strict=True) if used == policy]
-            names.append("shared" if len(users) == len(roles) > 1 else "-".join(users))
-        return tuple(names)
+        """P names, see `policies.policy_names`."""
+        return policy_names(self.workflow.roles, self.policy_of_role)
 
     @property
     def learned(self) -> tuple[int, ...]:

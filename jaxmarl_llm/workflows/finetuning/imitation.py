@@ -68,7 +68,7 @@ def imitate(
             epochs=1,
         )
         count = np.asarray([sum(batch.samples[number].role == role for number in which) for role in trainer.roles])
-        losses.append(float(np.sum(metrics["imitation_loss"] * count) / count.sum()))
+        losses.append(float(np.average(metrics["imitation_loss"][count > 0], weights=count[count > 0])))
     roles = {example.role for example in examples}
     policies = {policy for role, policy in zip(trainer.roles, trainer.policy_of_role, strict=True) if role in roles}
     learned = np.asarray([policy in policies and updates > 0 for policy in range(trainer.num_policies)])

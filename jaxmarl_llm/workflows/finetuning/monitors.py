@@ -22,7 +22,7 @@ def episode_metrics(roles: Sequence[str], episodes: TextEpisodes, reward: np.nda
     Returns:
       `accuracy`, the mean outcome; `any_correct`; `selection_failure` and `generation_failure`, the shares of episodes
       that failed with and without a right solution; `messages` an episode. `[R]`, means over messages: `reward`,
-      `format_rate`, `own_score` (0 for roles without one), `length` in tokens.
+      `format_rate`, `own_score`, `length` in tokens; nan for a role without a message, or without an own score.
     """
     outcome, any_correct = np.asarray(episodes.outcome), np.asarray(episodes.any_correct, bool)
     success = outcome >= 1
@@ -36,15 +36,23 @@ def episode_metrics(roles: Sequence[str], episodes: TextEpisodes, reward: np.nda
     role = np.asarray([sample.role for sample in episodes.samples])
     values = {
         "format_rate": [float(sample.format_ok) for sample in episodes.samples],
-        "own_score": [float(sample.own_score or 0.0) for sample in episodes.samples],
+        "own_score": [np.nan if sample.own_score is None else sample.own_score for sample in episodes.samples],
         "length": [float(len(sample.completion)) for sample in episodes.samples],
     }
     if reward is not None:
         values["reward"] = list(reward)
     for name, of_sample in values.items():
         of_sample = np.asarray(of_sample, np.float32)
-        metrics[name] = np.asarray([of_sample[role == one].mean() if (role == one).any() else 0.0 for one in roles])
+        known = ~np.isnan(of_sample)
+        metrics[name] = np.asarray([mean_where(of_sample, known & (role == one)) for one in roles])
     return metrics
+
+
+def mean_where(values: Any, known: Any) -> np.ndarray:
+    """Means over the first axis of what is known, `[K, ...]` and bool of the same shape; nan where nothing is."""
+    values, known = np.asarray(values), np.asarray(known)
+    count = known.sum(0)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
 
 
 def message_divergence(old: Sequence[Any], new: Sequence[Any]) -> tuple[float, float]:
@@ -88,6 +96,7 @@ def named(metrics: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
     """Numbers under names: `[R]` as `name/role`, `[R, R]` as `name/role/other` for different roles.
 
     Names that begin with `policy_` have an axis P, whose policies are named by number; `policy_loss` is of the roles.
+    What is nan was not measured and is left out.
     """
     found: dict[str, float] = {}
     for name, value in metrics.items():
@@ -103,4 +112,4 @@ def named(metrics: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
                 for row in range(len(roles))
                 for column in range(row + 1, len(roles))
             }
-    return found
+    return {name: value for name, value in found.items() if not np.isnan(value)}

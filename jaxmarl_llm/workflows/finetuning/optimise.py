@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.algorithms.diagnostics import role_gradient_report
+from jaxmarl_llm.algorithms.diagnostics import RoleGradientReport, role_gradient_report
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten, unflattener
 from jaxmarl_llm.algorithms.schedules import anneal
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.gradients import pack_gradient
+from jaxmarl_llm.workflows.finetuning.monitors import mean_where
 from jaxmarl_llm.workflows.finetuning.packs import Packed
 from jaxmarl_llm.workflows.finetuning.state import Stepper, policy_of, stepper
 from jaxmarl_llm.workflows.finetuning.trainer import Batch, Trainer
@@ -109,7 +110,7 @@ def _step(steps: Stepper, table: tuple[int, ...], adapters, optimizer_state, gra
     # Roles without samples have a sum of 0.
     means = gradients / jnp.maximum(count, 1.0)[:, None]
     policies = jnp.arange(max(table) + 1)
-    flat, optimizer_state, weight = step_policies(
+    flat, optimizer_state, _ = step_policies(
         steps,
         flatten(adapters),
         optimizer_state,
@@ -119,7 +120,7 @@ def _step(steps: Stepper, table: tuple[int, ...], adapters, optimizer_state, gra
         policies,
         learning_rate,
     )
-    return unflattener(adapters)(flat), optimizer_state, role_gradient_report(means), weight
+    return unflattener(adapters)(flat), optimizer_state, role_gradient_report(means)
 
 
 def optimise(
@@ -149,7 +150,8 @@ def optimise(
       stop: asked between two passes with the adapters so far; ends the learning.
 
     Returns:
-      `(adapters, optimizer_state, metrics)`: metrics `[R]` and `[R, R]`, means over the steps.
+      `(adapters, optimizer_state, metrics)`: metrics `[R]` and `[R, R]`, means over the messages, or over the steps
+      with a gradient; nan for a role without any. `gradient_norm` and `learned_messages` are then 0.
     """
     roles = [sample.role for sample in batch.samples]
     learning = trainer.learning_roles
@@ -166,13 +168,13 @@ def optimise(
         for all_, _ in minibatches
     ]
     totals: dict[str, np.ndarray] = {}
-    reports = []
+    reports: list[RoleGradientReport] = []
     for epoch in range(epochs):
         if epoch and stop(adapters):
             break
         for part, count in zip(packs, counts, strict=True):
             gradients, sums = role_gradients(trainer, adapters, batch, part, penalty, entropy)
-            adapters, optimizer_state, report, weight = _step(
+            adapters, optimizer_state, report = _step(
                 stepper(trainer.config),
                 trainer.policy_of_role,
                 adapters,
@@ -181,21 +183,36 @@ def optimise(
                 jnp.asarray(count),
                 learning_rate,
             )
-            reports.append(jax.tree.map(np.asarray, (report, weight)))
+            reports.append(jax.tree.map(np.asarray, report))
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
     nothing = np.zeros(len(trainer.roles))
     learned, imitated = totals.pop("learned", nothing), totals.pop("imitated", nothing)
-    metrics = {
-        name: value / np.maximum(imitated if name == "imitation_loss" else learned, 1.0)
-        for name, value in totals.items()
-    }
+    if trainer.config.is_sequential or not trainer.config.kl_coefficient:
+        # Nobody has asked the base model.
+        totals.pop("base_kl", None)
+    metrics = {}
+    for name, value in totals.items():
+        count = imitated if name == "imitation_loss" else learned
+        metrics[name] = np.where(count > 0, value / np.maximum(count, 1.0), np.nan)
     if not imitated.any():
         metrics.pop("imitation_loss", None)
-    report = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *[report for report, _ in reports])
-    metrics |= {
-        "gradient_norm": report.norm,
-        "gradient_share": report.mass_share,
-        "gradient_cosine": report.cosine,
-        "learned_messages": learned,
+    return adapters, optimizer_state, metrics | _compared(reports, learned + imitated) | {"learned_messages": learned}
+
+
+def _compared(reports: Sequence[RoleGradientReport], messages: np.ndarray) -> dict[str, np.ndarray]:
+    """The roles' gradients, means over the steps; nan where there is nothing to compare.
+
+    Args:
+      reports: of the steps.
+      messages: `[R]`, how many each role has learned from.
+    """
+    norm, share, cosine = (
+        np.stack([getattr(report, name) for report in reports]) for name in ("norm", "mass_share", "cosine")
+    )
+    has_gradient = norm > 0
+    both = has_gradient[:, :, None] & has_gradient[:, None, :]
+    return {
+        "gradient_norm": norm.mean(0),
+        "gradient_share": mean_where(share, has_gradient.any(1, keepdims=True) & (messages > 0)),
+        "gradient_cosine": mean_where(cosine, both),
     }
-    return adapters, optimizer_state, metrics

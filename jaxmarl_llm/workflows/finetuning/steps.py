@@ -25,7 +25,7 @@ class Iteration:
 
     Attributes:
       state: after it.
-      metrics: names to scalars, `[R]` or `[R, R]`.
+      metrics: names to scalars, `[R]` or `[R, R]`; nan where nothing was measured.
       seconds: of its parts, `SECONDS`.
       tokens: that were generated in it.
       memory: the messages kept for replay.
@@ -68,7 +68,7 @@ def next_penalty(trainer: Trainer, penalty: np.ndarray, base_kl: np.ndarray, lea
     Args:
       trainer: the run.
       penalty: `[P]`, so far.
-      base_kl: `[R]`, divergences, means over messages.
+      base_kl: `[R]`, divergences, means over messages; nan without any.
       learned: `[R]`, how many messages these are; without any, the weight of a policy stays.
 
     Returns:
@@ -76,7 +76,7 @@ def next_penalty(trainer: Trainer, penalty: np.ndarray, base_kl: np.ndarray, lea
     """
     member = np.asarray(trainer.policy_of_role)[None] == np.arange(trainer.num_policies)[:, None]
     count = (member * learned).sum(1)
-    divergence = (member * learned * base_kl).sum(1) / np.maximum(count, 1.0)
+    divergence = (member * learned * np.where(learned > 0, base_kl, 0.0)).sum(1) / np.maximum(count, 1.0)
     adapted = adapt_penalty(penalty, divergence, target=trainer.config.kl_target)
     return np.where(count > 0, adapted, penalty).astype(np.float32)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.algorithms.trust_region import adapt_penalty, effective_sample_size, occupancy_drift_bound
-from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, episode_metrics, message_divergence
+from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, episode_metrics, mean_where, message_divergence
 from jaxmarl_llm.workflows.finetuning.optimise import learned_from, optimise, rates
 from jaxmarl_llm.workflows.finetuning.packs import Packed
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState, policy_of, with_policy
@@ -35,6 +35,7 @@ class Gate:
       divergence, divergence_k3: of what was accepted, see `message_divergence`; 0 where nothing was.
       tried: divergence of the whole step, the larger of both estimates.
       log_prob: S arrays, of what was accepted; None where a sample is another policy's, or the step was refused.
+      has_step: False where there was nothing to accept or refuse: the policy wrote nothing, or learned nothing.
     """
 
     adapter: Any
@@ -43,6 +44,7 @@ class Gate:
     divergence_k3: float
     tried: float
     log_prob: list[Any]
+    has_step: bool = True
 
 
 def line_search(
@@ -62,7 +64,7 @@ def line_search(
     """
     tried, refused = 0.0, Gate(old, 0.0, 0.0, 0.0, 0.0, [None] * len(old_log_prob))
     if not packs or not _differ(old, new):
-        return refused
+        return dataclasses.replace(refused, has_step=False)
     for trial in range(trainer.config.line_search):
         fraction = 0.5**trial
         candidate = _between(old, new, fraction) if trial else new
@@ -118,7 +120,8 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
       that it learned from was drawn by the team as it then was), `drift` (how far the episodes' distribution had moved
       since the stage began, L1, estimated) and `stale_gap` (what that moved the policy's surrogate by), `surrogate`,
       `certificate` (a lower bound on what the update gains, theorem 3.4) and `effective_samples` (importance weights;
-      as a share). Scalars: `accepted`, `fresh`, `radius`, `sum_sqrt_radius` of accepted updates, `drift_bound`.
+      as a share); what is about a step is nan for a policy without one. Scalars: `accepted`, the share of the steps;
+      `fresh`, `radius`, `sum_sqrt_radius` of accepted updates, `drift_bound`.
     """
     config, policies = trainer.config, trainer.num_policies
     learning = np.asarray(trainer.learning)
@@ -148,17 +151,19 @@ def update_stage(trainer: Trainer, state: FinetuneState, problems: Sequence[Any]
         stage.spend("gate", start)
         stage.age += bool(gate.fraction)
         for name, value in found.items():
-            by_policy.setdefault(f"policy_{name}", np.zeros(policies))[policy] = value
+            by_policy.setdefault(f"policy_{name}", np.full(policies, np.nan))[policy] = value
         for name, value in steps.items():
             own = np.asarray(trainer.policy_of_role) == policy
             # What is between two roles is known where they share the policy.
             keep = own if np.ndim(value) == 1 else own[:, None] & own[None]
-            learned[name] = np.where(keep, value, learned.get(name, 0.0))
+            # Frozen roles are known to have none.
+            unknown = 0.0 if name in ("gradient_norm", "learned_messages") else np.nan
+            learned[name] = np.where(keep, value, learned.get(name, unknown))
     accepted = by_policy["policy_accepted"][learning]
     radii = np.where(accepted > 0, config.radius, 0.0)
     metrics |= learned | by_policy
     metrics |= {
-        "accepted": accepted.mean(),
+        "accepted": mean_where(accepted, ~np.isnan(accepted)),
         "fresh": by_policy["policy_fresh"][learning].min(),
         "radius": config.radius,
         "sum_sqrt_radius": np.sqrt(radii).sum(),
@@ -234,18 +239,17 @@ def _update_policy(
         coefficient = coefficient.at[policy].set(adapted)
     surrogate, largest = _surrogate(batch, own, gate)
     drift = float(occupancy_drift_bound(jnp.asarray([max(gate.divergence_k3, 0.0)]), discount=config.discount))
-    found = {
+    of_step = {
         "divergence": gate.divergence,
         "divergence_k3": gate.divergence_k3,
         "tried_divergence": gate.tried,
         "fraction": gate.fraction,
         "accepted": float(accepted),
-        "kl_coefficient": float(coefficient[policy]),
-        "fresh": float(fresh),
         "surrogate": surrogate,
         "certificate": (surrogate - drift * largest) / (1.0 - config.discount),
-        "effective_samples": share,
     }
+    found = of_step if gate.has_step else dict.fromkeys(of_step, np.nan)
+    found |= {"kl_coefficient": float(coefficient[policy]), "fresh": float(fresh), "effective_samples": share}
     state = dataclasses.replace(state, kl_coefficient=coefficient)
     if accepted:
         state = dataclasses.replace(
@@ -287,7 +291,7 @@ def _staleness(trainer: Trainer, first: _Stage, policy: int, log_ratio: np.ndarr
         (weight[first.batch.samples[number].episode] - 1.0) * float(np.mean(first.batch.advantage[number]))
         for number in own
     ]
-    return {"drift": float(np.mean(np.abs(weight - 1.0))), "stale_gap": abs(float(np.mean(gap))) if gap else 0.0}
+    return {"drift": float(np.mean(np.abs(weight - 1.0))), "stale_gap": abs(float(np.mean(gap))) if gap else np.nan}
 
 
 def _moved(trainer: Trainer, first: _Stage, stage: _Stage, policy: int, gate: Gate) -> np.ndarray:

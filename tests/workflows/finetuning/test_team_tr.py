@@ -10,6 +10,7 @@ import pytest
 from workflows.finetuning.toy_play import random_trainer
 
 from jaxmarl_llm.algorithms.trust_region import occupancy_drift_bound
+from jaxmarl_llm.cli.finetune_display import progress_text
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, message_divergence, named
@@ -52,12 +53,38 @@ def test_the_gate_holds_and_its_steps_are_cut():
 
 def test_refused_steps_leave_no_trace():
     _, found = stages(2, sharing="isolated", radius=1e-12, line_search=2)
-    moved = [metrics for *_, metrics in found if metrics["policy_tried_divergence"].max() > 0]
+    moved = [metrics for *_, metrics in found if np.nanmax(metrics["policy_tried_divergence"]) > 0]
     assert moved
     for before, after, metrics in found:
-        assert metrics["accepted"] == 0.0 and metrics["policy_divergence"].max() == 0.0
+        assert metrics["accepted"] == 0.0 and np.nanmax(metrics["policy_divergence"]) == 0.0
         assert same((before.adapters, before.optimizer_state), (after.adapters, after.optimizer_state))
         assert after.version_vector == (0, 0)
+
+
+def test_where_there_is_nothing_to_learn_no_step_is_counted(monkeypatch):
+    trainer = random_trainer(sharing="isolated", reward="own")
+    play = type(trainer).play
+
+    def alike(self, state, problems, key):
+        """The solver's messages are worth the same, the finisher's are not."""
+        episodes = play(self, state, problems, key)
+        samples = [
+            dataclasses.replace(sample, own_score=float(sample.role == "solver" or sample.episode % 2))
+            for sample in episodes.samples
+        ]
+        return dataclasses.replace(episodes, samples=samples)
+
+    monkeypatch.setattr(type(trainer), "play", alike)
+    done = iterate(trainer, init_state(trainer.config, trainer.model))
+    shown = named(done.metrics, trainer.roles)
+    assert shown["accepted"] in (0.0, 1.0) and "policy_accepted/1" in shown
+    for name in ("policy_accepted/0", "policy_divergence/0", "policy_fraction/0", "entropy/solver", "base_kl/finisher"):
+        assert name not in shown
+    assert shown["learned_messages/solver"] == shown["gradient_norm/solver"] == 0.0 < shown["gradient_norm/finisher"]
+    text = progress_text(trainer.config, 1, shown | {"tokens_per_s": 1.0})
+    assert f"{100 * shown['accepted']:.0f} % accepted" in text
+    shown.pop("accepted")
+    assert "no step: nothing to learn" in progress_text(trainer.config, 1, shown | {"tokens_per_s": 1.0})
 
 
 def test_a_step_that_is_no_number_is_refused(key):
@@ -91,7 +118,8 @@ def test_one_policy_for_all_roles_is_one_update():
     _, [(before, after, metrics)] = stages(1, sharing="shared", radius=5.0)
     assert after.version_vector == (1,) and metrics["policy_fraction"].shape == (1,)
     assert int(after.episodes) == 15 and not same(before.adapters, after.adapters)
-    assert np.isfinite(list(named(metrics, ("solver", "finisher")).values())).all()
+    shown = named(metrics, ("solver", "finisher"))
+    assert np.isfinite(list(shown.values())).all() and "base_kl/solver" not in shown and "entropy/solver" in shown
 
 
 def test_a_random_order_changes_from_stage_to_stage():
