@@ -223,6 +223,18 @@ def test_a_file_of_held_out_problems(tmp_path, caplog):
     assert "3 problems left out of training" in caplog.text
 
 
+def test_answers_of_a_file_with_and_without_working(tmp_path):
+    path = write(tmp_path / "math.jsonl", [GSM8K])
+    assert "step by step" in make_text_task(path).instructions
+    for task in (make_text_task(path, working=False), make_text_task("math_examples", working=False)):
+        assert task.instructions == make_text_task("arithmetic_words", working=False).instructions
+        assert task.format_ok("12") and not task.format_ok("It is \\boxed{12}")
+    with pytest.raises(UserError, match="must be true or false, got 'no'"):
+        make_text_task(path, working="no")
+    with pytest.raises(UserError, match="asks for code, which is always written as such: leave working out"):
+        make_text_task(write(tmp_path / "code.jsonl", [MBPP]), working=False)
+
+
 @pytest.mark.usefixtures("protected")
 def test_examples_that_ship(tmp_path):
     write_example_files(tmp_path)
@@ -244,6 +256,7 @@ def test_names_and_settings():
         ({"operations": ""}, "unknown operation"),
         ({"style": "word"}, "unknown style 'word': did you mean words"),
         ({"num_train": 0}, "num_train must be at least 1"),
+        ({"working": "no"}, "setting working of arithmetic_words must be true or false, got 'no'"),
     ):
         with pytest.raises(UserError, match=message):
             make_text_task("arithmetic_words", **settings)

@@ -3,11 +3,10 @@
 import dataclasses
 import random
 
-from jaxmarl_llm.arguments import check_kind, check_whole
+from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.text.tasks.base import MathTask, TextProblem
 from jaxmarl_llm.workflows.text.tasks.generated import GeneratedTask
-from jaxmarl_llm.workflows.text.tasks.math_answers import is_number
 
 _NAMES = ("Ada", "Ben", "Chen", "Dana", "Emil", "Fatou", "Goro", "Hana", "Ines", "Jamal")
 _THINGS = ("apples", "books", "coins", "shells", "stamps", "marbles", "cards", "pencils")
@@ -36,8 +35,6 @@ class ArithmeticWords(GeneratedTask, MathTask):
       level: operations of a problem, 1 to 4.
       operations: some of "+-*/"; divisions have no remainder.
       style: "bare" or "words"; stories have no negative numbers.
-      working: an answer is boxed at the end of what leads to it; if not, it is the number and nothing else, which is
-        what small models can be taught quickly.
 
     Raises:
       UserError: another setting.
@@ -47,10 +44,10 @@ class ArithmeticWords(GeneratedTask, MathTask):
     level: int = 1
     operations: str = "+-*"
     style: str = "words"
-    working: bool = True
 
     def __post_init__(self):
         super().__post_init__()
+        MathTask.__post_init__(self)
         for name, value, most in (("digits", self.digits, 3), ("level", self.level, 4)):
             check_whole(name, value, at_least=1)
             if value > most:
@@ -60,14 +57,6 @@ class ArithmeticWords(GeneratedTask, MathTask):
                 raise unknown_name("operation", operation, _SENTENCES)
         if self.style not in STYLES:
             raise unknown_name("style", self.style, STYLES)
-        check_kind("working", self.working, bool)
-
-    @property
-    def instructions(self) -> str:
-        return super().instructions if self.working else "Write only the number."
-
-    def format_ok(self, completion: str) -> bool:
-        return super().format_ok(completion) if self.working else is_number(completion)
 
     def draw(self, chance: random.Random) -> tuple[str, TextProblem]:
         for _ in range(_TRIES):

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxmarl_llm.workflows.text.tasks.math_answers import extract_answer, is_marked, same_answer
+from jaxmarl_llm.arguments import check_kind
+from jaxmarl_llm.workflows.text.tasks.math_answers import extract_answer, is_marked, is_number, same_answer
 
 HELD_OUT_SHARE = 8
 
@@ -75,17 +76,32 @@ class TextTask(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MathTask(TextTask):
-    """A task whose answers are numbers; the target of a problem is a number as text."""
+    """A task whose answers are numbers; the target of a problem is a number as text.
+
+    Attributes:
+      working: an answer is boxed at the end of what leads to it; if not, it is the number and nothing else, which is
+        what small models can be taught quickly.
+
+    Raises:
+      UserError: another setting.
+    """
+
+    working: bool = True
+
+    def __post_init__(self):
+        check_kind("working", self.working, bool)
 
     @property
     def instructions(self) -> str:
+        if not self.working:
+            return "Write only the number."
         return "Think step by step. End with the answer, one number, as \\boxed{number}."
 
     def answer(self, completion: str) -> str:
         return extract_answer(completion)
 
     def format_ok(self, completion: str) -> bool:
-        return is_marked(completion)
+        return is_marked(completion) if self.working else is_number(completion)
 
     def score(self, problem: TextProblem, completion: str) -> float:
         return float(same_answer(extract_answer(completion), problem.target))

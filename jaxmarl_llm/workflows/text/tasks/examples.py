@@ -12,9 +12,9 @@ PROBLEMS = pathlib.Path(__file__).parents[1] / "problems"
 _NUM_PROBLEMS = 48
 
 
-def math_examples() -> MathFile:
-    """Word problems with two steps, from a file in the shape of GSM8K."""
-    task = load_jsonl(PROBLEMS / "word_problems.jsonl")
+def math_examples(working: bool = True) -> MathFile:
+    """Word problems with two steps, from a file in the shape of GSM8K; the setting is that of `MathTask`."""
+    task = load_jsonl(PROBLEMS / "word_problems.jsonl", working=working)
     assert isinstance(task, MathFile)
     return task
 

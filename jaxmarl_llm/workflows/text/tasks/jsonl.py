@@ -58,6 +58,7 @@ def load_jsonl(
     num_shown_tests: int = 1,
     sandbox: str = "auto",
     partial: bool = False,
+    working: bool = True,
 ) -> MathFile | CodeFile:
     """Reads problems, one a line.
 
@@ -71,9 +72,11 @@ def load_jsonl(
       num_shown_tests: tests of an MBPP problem that its prompt shows, so that the function's name is known.
       sandbox: where code runs, as for `CodeTask`.
       partial: as for `CodeTask`.
+      working: as for `MathTask`.
 
     Raises:
-      UserError: no such file, a malformed line (named by its number), files of two shapes, no problem.
+      UserError: no such file, a malformed line (named by its number), files of two shapes, no problem, a setting of
+        the other kind of problems.
     """
     check_whole("num_shown_tests", num_shown_tests, at_least=0)
     settings = (skip_malformed, num_shown_tests)
@@ -90,7 +93,11 @@ def load_jsonl(
         if len(train) < len(problems):
             _log.warning("%s: %s left out of training: held out", path, plural(len(problems) - len(train), "problem"))
     parts = {"train_problems": train, "held_out_problems": held_out, "num_left_out": num_left_out}
-    return CodeFile(**parts, sandbox=sandbox, partial=partial) if is_code else MathFile(**parts)
+    if not is_code:
+        return MathFile(**parts, working=working)
+    if working is not True:
+        raise UserError(f"{path} asks for code, which is always written as such: leave working out")
+    return CodeFile(**parts, sandbox=sandbox, partial=partial)
 
 
 def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextProblem, ...], bool, int]:
