@@ -196,6 +196,12 @@ def test_evaluate(run, tmp_path, capsys):
     assert len(said.read_text().splitlines()) == 5
     assert main(["evaluate", str(folder), "--transcripts", str(said)]) == 2
     assert "exists already" in capsys.readouterr().err
+    nowhere = tmp_path / "no" / "where.jsonl"
+    # Before anything is played.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxmarl_llm.workflows.finetuning.finished.load_finetuned_team", None)
+        assert main(["evaluate", str(folder), "--transcripts", str(nowhere)]) == 2
+    assert "choose a file in a folder that exists" in capsys.readouterr().err and not nowhere.parent.exists()
 
     problems = tmp_path / "mine.jsonl"
     lines = [{"question": f"What is 1 + {n}?", "answer": f"#### {n + 1}"} for n in range(3)]

@@ -44,7 +44,7 @@ class EvaluateOptions:
     max_length: int | None = None
     """The longest prompt with its completion, in tokens; without it, as in the run."""
     transcripts: Path | None = None
-    """Write what was said to a JSONL file, one episode a line."""
+    """Write what was said to a new JSONL file, one episode a line, in a folder that exists."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -61,8 +61,8 @@ def evaluate_command(arguments: Sequence[str]) -> int:
     if options.problems is not None and options.task is not None:
         raise UserError("--problems and --task both say what is played: leave one out")
     config = finetuned_config(options.run)
-    if options.transcripts is not None and options.transcripts.exists():
-        raise UserError(f"{options.transcripts} exists already: choose another file with --transcripts")
+    if options.transcripts is not None:
+        _check_new_file(options.transcripts)
 
     from rich.console import Console
 
@@ -81,22 +81,37 @@ def evaluate_command(arguments: Sequence[str]) -> int:
     if options.base:
         samplers["base model"] = team.sampler(workflow, workflow.roles)
     found = {name: evaluate_text(sampler, bound, problems) for name, sampler in samplers.items()}
-    if options.transcripts is not None:
-        write_transcripts(options.transcripts, episode_records(bound, found["team"].episodes))
+    console = Console()
     if options.json:
         facts: dict[str, Any] = {"run": str(options.run), "iteration": team.iteration, "problems": len(problems)}
         facts |= {
             name: {"accuracy": one.accuracy, "interval": one.interval, **one.report} for name, one in found.items()
         }
         print(json.dumps(facts))
+    else:
+        title = f"{workflow.name} on {options.problems or options.task or config.task}, iteration {team.iteration}"
+        console.print(f"{title}, {len(problems)} problems, greedy\n", highlight=False)
+        console.print(report_table(found))
+    if options.transcripts is None:
         return 0
-    console = Console()
-    title = f"{workflow.name} on {options.problems or options.task or config.task}, iteration {team.iteration}"
-    console.print(f"{title}, {len(problems)} problems, greedy\n", highlight=False)
-    console.print(report_table(found))
-    if options.transcripts is not None:
+    # What was found is told before anything can go wrong with the file.
+    write_transcripts(options.transcripts, episode_records(bound, found["team"].episodes))
+    if not options.json:
         console.print(f"\ntranscripts  {options.transcripts}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _check_new_file(path: Path) -> None:
+    """Raises `UserError` where a file cannot be written, before what takes long; leaves nothing."""
+    try:
+        path.open("x").close()
+        path.unlink()
+    except FileExistsError:
+        raise UserError(f"{path} exists already: choose another file with --transcripts") from None
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path} ({error.strerror}): choose a file in a folder that exists with --transcripts"
+        ) from None
 
 
 def _what_to_play(options: EvaluateOptions, config: Any) -> tuple[Any, Any, Sequence[Any]]:

@@ -12,6 +12,15 @@ from jaxmarl_llm.arguments import check_kind, check_kinds, check_whole, elements
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Message, Synthesis, Verdict, number_token
 
+# A workflow is unrolled: more calls than this have no use, and more still no place.
+_MOST = 10_000
+
+
+def _check_count(what: str, count: int) -> None:
+    check_whole(what, count, at_least=1)
+    if count > _MOST:
+        raise UserError(f"{what} must be at most {_MOST}, got {count}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
@@ -80,7 +89,7 @@ class Call:
         check_kinds(what, Message, writes=self.writes)
         for source in self.writes.reads:
             check_kind(f"what {what} writes: the name of another call", source, str)
-        check_whole(f"copies of {what}", self.copies, at_least=1)
+        _check_count(f"copies of {what}", self.copies)
         if self.max_new_tokens is not None:
             check_whole(f"max_new_tokens of {what}", self.max_new_tokens, at_least=1)
         if self.name in _RESERVED:
@@ -143,7 +152,7 @@ class Loop:
         object.__setattr__(self, "calls", elements("calls of a loop", self.calls, Call))
         if not self.calls:
             raise UserError("a loop needs at least one call")
-        check_whole("rounds of a loop", self.rounds, at_least=1)
+        _check_count("rounds of a loop", self.rounds)
         if self.until is not None:
             check_kinds("a loop", Until, until=self.until)
         copies = {call.name: call.copies for call in self.calls}

@@ -155,16 +155,17 @@ def write_run(folder, lines, **settings):
 
 
 def lines_of_run(*norms):
-    """An evaluation, and an update for each pair of gradient norms."""
-    yield {"kind": "evaluation", "update": 0, "env_steps": 0} | {
-        name: [value]
-        for name, value in {
-            "accuracy": 0.5,
-            "any_correct": 0.75,
-            "selection_failure": 0.25,
-            "generation_failure": 0.25,
-        }.items()
-    }
+    """Evaluations at the begin and at the end, and an update for each pair of gradient norms."""
+    for update in (0, len(norms)):
+        yield {"kind": "evaluation", "update": update, "env_steps": 0} | {
+            name: [value]
+            for name, value in {
+                "accuracy": 0.5,
+                "any_correct": 0.75,
+                "selection_failure": 0.25,
+                "generation_failure": 0.25,
+            }.items()
+        }
     for update, pair in enumerate(norms, 1):
         line = {"kind": "train", "update": update, "env_steps": 8 * update, "seconds": 2.0 * update, "tokens": [16.0]}
         for role, norm in zip("ab", pair, strict=True):
@@ -177,13 +178,13 @@ def lines_of_run(*norms):
 def test_curves_of_runs(trust_region, tmp_path):
     seeds = [((3.0, 1.0), (0.0, 0.0)), ((1.0, 1.0), (2.0, 0.0))]
     folders = [
-        write_run(tmp_path / str(seed), list(lines_of_run(*norms)), trust_region=trust_region)
+        write_run(tmp_path / str(seed), list(lines_of_run(*norms)), trust_region=trust_region, iterations=2)
         for seed, norms in enumerate(seeds)
     ]
     cell, nan = Cell("w", "isolated", "t", "m"), np.nan
     result = cell_of_runs(cell, "ab", (0, 1), (4, 5), folders)
-    assert result.eval_iterations == (0,) and result.times == {"train": 8.0, "episodes": 32.0, "tokens": 64.0}
-    assert result.evaluations["selection_failure"].tolist() == [[0.25, 0.25]]
+    assert result.eval_iterations == (0, 2) and result.times == {"train": 8.0, "episodes": 32.0, "tokens": 64.0}
+    assert result.evaluations["selection_failure"].tolist() == [[0.25, 0.25]] * 2
     found = result.diagnostics
     # Without a gradient nothing is shared, compared or known of what was learned from.
     expected = [[[0.75, 0.25], [0.5, 0.5]], [[nan, nan], [1.0, 0.0]]]
@@ -197,6 +198,23 @@ def test_curves_of_runs(trust_region, tmp_path):
     together = cell_of_runs(cell, "ab", (0, 0), (4, 5), folders).diagnostics
     np.testing.assert_array_equal(together["role_gradient_cosine"][..., 0, 1], [[-0.5, -0.5], [nan, nan]])
     np.testing.assert_array_equal(together["policy_divergence"][..., 0], np.float32([[0.1, 0.1]] * 2))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "an evaluation", "an update", "a value", "the file"])
+def test_a_run_whose_metrics_are_damaged_is_named(damage, tmp_path):
+    lines = list(lines_of_run((3.0, 1.0), (1.0, 1.0)))
+    folders = [write_run(tmp_path / str(seed), lines, iterations=2) for seed in range(2)]
+    path = folders[1] / "metrics.jsonl"
+    if damage == "the file":
+        path.unlink()
+    elif damage == "garbage":
+        path.write_text("garbage")
+    else:
+        lost = {"an evaluation": 1, "an update": 2, "a value": 0}[damage]
+        rest = [{"kind": "evaluation", "update": 0, "env_steps": 0}] if damage == "a value" else []
+        path.write_text("\n".join(map(json.dumps, rest + lines[:lost] + lines[lost + 1 :])))
+    with pytest.raises(UserError, match=f"lines of {path} are lost or damaged: restore it .* or remove {folders[1]}"):
+        cell_of_runs(Cell("w", "isolated", "t", "m"), "ab", (0, 1), (4, 5), folders)
 
 
 def test_a_preset_becomes_a_matrix():

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
 from jaxmarl_llm.workflows.ablation.matrix import Cell
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
 # What the learner of small decoders calls the same thing.
 _NAMES = {"format_rate": "format_ok"}
+_EVALUATED = ("accuracy", "any_correct", "selection_failure", "generation_failure")
 # Of a role, known without a gradient; all else is a mean over the messages that it learned from.
 _OF_PLAY = ("format_rate", "own_score", "length", "reward", "gradient_norm", "learned_messages")
 
@@ -27,10 +29,14 @@ def cell_of_runs(
       policies: R indices, the policy of each role.
       seeds: S numbers.
       folders: S runs.
+
+    Raises:
+      UserError: lines of a run's metrics are lost or damaged.
     """
+    for folder in folders:
+        _check_lines(folder)
     runs = [read_metrics(folder) for folder in folders]
     lines = [run.lines["evaluation"] for run in runs]
-    names = ("accuracy", "any_correct", "selection_failure", "generation_failure")
     train = [run.lines["train"] for run in runs]
     diagnostics = [_diagnostics(run, roles, policies) for run in runs]
     shapes = {name: curve.shape for of_run in diagnostics for name, curve in of_run.items()}
@@ -39,7 +45,7 @@ def cell_of_runs(
         roles=tuple(roles),
         seeds=tuple(seeds),
         eval_iterations=tuple(line["update"] for line in lines[0]),
-        evaluations={name: _stack([[line[name][0] for line in of_run] for of_run in lines]) for name in names},
+        evaluations={name: _stack([[line[name][0] for line in of_run] for of_run in lines]) for name in _EVALUATED},
         diagnostics={
             name: _stack([of_run.get(name, np.full(shape, np.nan)) for of_run in diagnostics])
             for name, shape in shapes.items()
@@ -50,6 +56,24 @@ def cell_of_runs(
             "tokens": float(sum(line["tokens"][0] for of_run in train for line in of_run)),
         },
     )
+
+
+def _check_lines(folder: Path) -> None:
+    run = read_metrics(folder)
+    last, every = run.config.get("iterations", 0), run.config.get("evaluate_every", 1)
+    needed = {
+        "evaluation": ({*range(0, last, every), last}, _EVALUATED),
+        "train": ({*range(1, last + 1)}, ("tokens",)),
+    }
+    for kind, (updates, names) in needed.items():
+        lines = run.lines.get(kind, ())
+        whole = all(isinstance(line.get(name), list) and len(line[name]) == 1 for line in lines for name in names)
+        whole &= kind != "train" or all(isinstance(line.get("seconds"), int | float) for line in lines)
+        if not whole or updates != {line["update"] for line in lines}:
+            raise UserError(
+                f"lines of {folder / 'metrics.jsonl'} are lost or damaged: restore it from a copy, or remove {folder} "
+                "and resume the ablation, which then trains that run anew"
+            )
 
 
 def _stack(by_seed: Sequence[Any]) -> np.ndarray:

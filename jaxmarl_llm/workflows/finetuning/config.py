@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxmarl_llm.errors import UserError, unknown_name
-from jaxmarl_llm.settings import check_choices, check_counts, check_numbers
+from jaxmarl_llm.settings import check_choices, check_counts, check_finite, check_numbers
 from jaxmarl_llm.training.config import RoleSharing, Settings, read_yaml
 
 TRUST_REGIONS = ("teamtr", "ppo", "grpo")
 RESAMPLE = ("every", "every_k", "never", "importance")
+# Messages of an iteration.
+LARGEST_ITERATION = 10**7
 ORDERS = ("fixed", "random")
 
 
@@ -229,14 +231,12 @@ class FinetuneConfig:
         check_counts(self, "trained_layers", "warmup", "top_k", "replay_capacity", "warm_start_updates", at_least=0)
         check_counts(self, "num_devices", at_least=0)
         check_counts(self, "seed", at_least=0)
+        check_finite(self)
         check_numbers(self, "clip_low", "own_weight", "gae_lambda", "top_p")
         check_numbers(self, "radius", "learning_rate", "max_grad_norm", "temperature", "top_p", "lora_alpha", above=0.0)
-        for name in ("kl_coefficient", "kl_target", "advantage_clip", "clip_high", "entropy_coefficient"):
-            _check_not_negative(self, name)
-        for name in ("format_weight", "length_weight", "repetition_weight", "replay_weight", "value_coefficient"):
-            _check_not_negative(self, name)
         if not 0 <= self.discount < 1:
             raise UserError(f"discount must be at least 0 and below 1, got {self.discount}")
+        self.check_size(1)
         if self.minibatches > self.num_problems:
             raise UserError(f"minibatches {self.minibatches} must be at most num_problems, {self.num_problems}")
         if self.credit != "value" and self.group_size < 2 and self.grouping in ("slot", "turn"):
@@ -258,6 +258,22 @@ class FinetuneConfig:
             )
         if bool(self.warm_start) != bool(self.warm_start_updates):
             raise UserError("a warm start needs both: transcripts in warm_start, and warm_start_updates")
+
+    def check_size(self, replies: int) -> None:
+        """Refuses an iteration of more messages than any machine can learn from.
+
+        Args:
+          replies: of an episode.
+
+        Raises:
+          UserError: says how many they are.
+        """
+        messages = self.num_problems * self.group_size * replies
+        if messages > LARGEST_ITERATION:
+            raise UserError(
+                f"num_problems {self.num_problems} times group_size {self.group_size} are too many for an iteration: "
+                f"{messages} messages, at most {LARGEST_ITERATION} can be; ask for fewer"
+            )
 
 
 def load_finetune_config(path: str | Path) -> FinetuneConfig:
@@ -299,9 +315,3 @@ def finetune_config(values: Mapping[str, Any], source: str) -> FinetuneConfig:
         elif name != "sharing" and type(value) is not type(default):
             raise UserError(f"{source}: {name} cannot be {value!r}, it is {default!r} by default")
     return FinetuneConfig(**found)
-
-
-def _check_not_negative(config: FinetuneConfig, name: str) -> None:
-    value = getattr(config, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UserError(f"{name} must be a number of at least 0, got {value!r}")

@@ -53,6 +53,7 @@ def make_trainer(
       UserError: settings that are wrong, or do not fit the model or the workflow.
     """
     config.check()
+    config.check_size(sum(turn.call.copies for turn in bound.workflow.turns))
     model, table = adapt_team(config, decoder, body, bound.workflow)
     if not bound.task.train:
         raise UserError("the task has no problems to train on")

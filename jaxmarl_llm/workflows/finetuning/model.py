@@ -133,13 +133,15 @@ def adapt(
       value_head: each policy has one.
 
     Raises:
-      UserError: layers that are not stacked, or more trained layers than there are.
+      UserError: layers that are not stacked, more trained layers than there are, or a rank above the model's width.
     """
     if not config.scan_layers:
         raise UserError("fine-tuning needs a decoder with stacked layers: set scan_layers=True")
     check_whole("trained_layers", trained_layers, at_least=0)
     if trained_layers > config.num_layers:
         raise UserError(f"trained_layers must be at most the {config.num_layers} layers of the model")
+    if rank > config.hidden_size:
+        raise UserError(f"lora_rank must be at most {config.hidden_size}, the width of the model, got {rank}")
     trained = trained_layers or config.num_layers
     below = config.num_layers - trained
     config = dataclasses.replace(

@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from workflows.finetuning.toy_finetuning import toy_trainer
 from workflows.finetuning.toy_play import random_trainer
 
 from jaxmarl_llm.algorithms.trust_region import occupancy_drift_bound
 from jaxmarl_llm.cli.finetune_display import progress_text
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.monitors import episode_log_ratio, message_divergence, named
 from jaxmarl_llm.workflows.finetuning.run import iterate
@@ -172,9 +174,32 @@ def test_divergences_against_sums_by_hand():
         ({"minibatches": 99}, "at most num_problems"),
         ({"top_p": 0.0}, "top_p must be above 0"),
         ({"top_p": 0.9, "dtype": "bfloat16"}, "set dtype to float32"),
-        ({"entropy_coefficient": -1.0}, "entropy_coefficient must be a number of at least 0"),
+        ({"entropy_coefficient": -1.0}, "entropy_coefficient must be finite and at least 0"),
+        ({"num_problems": 10**9}, "too many for an iteration: 8000000000 messages"),
+        ({"group_size": 10**9}, "too many for an iteration"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         FinetuneConfig(**settings).check()
+
+
+@pytest.mark.parametrize(
+    "name", [field.name for field in dataclasses.fields(FinetuneConfig) if isinstance(field.default, float)]
+)
+def test_every_number_is_judged(name):
+    for wrong in (float("inf"), float("nan"), -1.0, 1e39, "much", True):
+        with pytest.raises(UserError, match=rf"^{name} must"):
+            FinetuneConfig(**{name: wrong}).check()
+
+
+def test_what_does_not_fit_the_model_or_the_workflow_is_refused():
+    with pytest.raises(UserError, match="lora_rank must be at most 16, the width of the model"):
+        toy_trainer(lora_rank=17)
+    with pytest.raises(UserError, match="10000002 messages"):
+        toy_trainer(num_problems=1, group_size=5_000_001)
+    for settings in ({"rounds": 10**9}, {"rounds": 10_001}):
+        with pytest.raises(UserError, match="rounds of a loop must be at most 10000"):
+            make_workflow("eval_opt", **settings)
+    with pytest.raises(UserError, match=r"copies of call .* must be at most 10000"):
+        make_workflow("voting", n=10**9)
