@@ -253,6 +253,7 @@ DEEP = "[" * 100_000
         (with_tensors(lambda t: t.update({"model.norm.bias": t[NORM]})), "model.norm.bias has no place"),
         (with_tensors(lambda t: t.update({NORM: t[NORM][:5]})), r"model.norm.weight has shape \[5\], .* \[13\]"),
         (with_tensors(lambda t: t.update({NORM: t[NORM].astype(np.int8)})), "stored as I8"),
+        (with_tensors(lambda t: t.update({NORM: np.full(13, np.nan, np.float32)})), f"tensor {NORM} holds NaN"),
         (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "'weight_map'"),
         (lambda f: (f / INDEX).write_text(DEEP), "index.json is damaged: .* nested too deeply"),
         (lambda f: (f / INDEX).write_text('{"weight_map": {"a": "model-1.safetensors"}}'), "1.safetensors is missing"),
@@ -432,12 +433,16 @@ def test_packages_of_the_extra(tmp_path, monkeypatch):
 
 def test_tokenizer_of_another_model(tmp_path, monkeypatch, folder):
     (folder / "tokenizer.json").write_text("{}")
-    small = types.SimpleNamespace(vocab_size=24)
+    small = types.SimpleNamespace(vocab_size=24, stop_tokens=(2, 22), pad_token=22)
     monkeypatch.setattr("jaxmarl_llm.llm.tokenizer.Tokenizer.from_folder", lambda path: small)
     with pytest.raises(UserError, match="has 24 tokens, its model only 23"):
         load_model(folder)
     small.vocab_size = 23
     assert load_model(folder).tokenizer is small
+    for name, value in (("stop_tokens", (2, 23)), ("pad_token", 10**12)):
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=r"model: token .* not among the 23 of its"):
+            patch.setattr(small, name, value)
+            load_model(folder)
 
 
 @pytest.mark.slow

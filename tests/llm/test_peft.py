@@ -186,6 +186,6 @@ def test_what_is_not_saved(tmp_path, model, folder):
         load_adapter([], model)
     for one, message in ((3, "folders of adapters must be"), ("~nobodyx/y", "no user of the name"), ("", "got ''")):
         with pytest.raises(UserError, match=message):
-            load_adapter(one, model)
+            load_adapter(one, model)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="no user of the name"):
         save_adapter("~nobodyx/y", model, config, adapters, 0, "judge")

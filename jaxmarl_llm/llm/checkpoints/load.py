@@ -124,6 +124,12 @@ def _assemble(
             f"{where}: its tokenizer has {tokenizer.vocab_size} tokens, its model only {config.vocab_size}: they do "
             "not belong together"
         )
+    ends = () if tokenizer is None else (*tokenizer.stop_tokens, tokenizer.pad_token)
+    if ends and max(ends) >= config.vocab_size:
+        raise UserError(
+            f"{where}: token {max(ends)} of its eos_token_id or pad_token_id is not among the {config.vocab_size} of "
+            "its vocabulary: correct it, in a folder in generation_config.json or config.json"
+        )
     # GGUF files of this one family have queries and keys in another order.
     paired = kind == "gguf" and family == "llama"
     params, print_ = place(where, tensors, kind, config, ignored, mesh, paired)

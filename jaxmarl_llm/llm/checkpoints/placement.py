@@ -88,7 +88,7 @@ def place(
     digests = []
     # The host holds one parameter beside those that are placed: the largest one while there are few of these.
     for leaf in sorted(wanted, key=lambda leaf: -np.prod(leaf.shape)):
-        array = _read(tensors, kind, leaf, config.head_dim if paired else 0)
+        array = _read(where, tensors, kind, leaf, config.head_dim if paired else 0)
         digests.append(leaf_digest(leaf.path, array))
         if shardings is None:
             # Not `jnp.array`, which copies twice.
@@ -118,7 +118,7 @@ def _check(where: str, tensors: Tensors, kind: Kind, wanted: list[Leaf], ignored
             )
 
 
-def _read(tensors: Tensors, kind: Kind, leaf: Leaf, pairs_of: int) -> np.ndarray:
+def _read(where: str, tensors: Tensors, kind: Kind, leaf: Leaf, pairs_of: int) -> np.ndarray:
     array = np.empty(leaf.shape, jnp.dtype(leaf.dtype))
     targets = array if leaf.is_stacked else array[None]
     step = max(1, _BLOCK // (4 * int(np.prod(leaf.tensor_shape[1:]))))
@@ -127,9 +127,16 @@ def _read(tensors: Tensors, kind: Kind, leaf: Leaf, pairs_of: int) -> np.ndarray
         if pairs_of and leaf.part in ("query_projection", "key_projection"):
             # Row 2 i + s of a head belongs at row i + s D / 2.
             rows = np.arange(len(target)).reshape(-1, 2, pairs_of // 2).swapaxes(1, 2).reshape(-1)
-            target[rows] = tensors.rows(name, 0, len(target))
+            target[rows] = _rows(where, tensors, name, 0, len(target))
             continue
         for start in range(0, len(target), step):
             stop = min(start + step, len(target))
-            target[start:stop] = tensors.rows(name, start, stop)
+            target[start:stop] = _rows(where, tensors, name, start, stop)
     return array
+
+
+def _rows(where: str, tensors: Tensors, name: str, start: int, stop: int) -> np.ndarray:
+    found = tensors.rows(name, start, stop)
+    if not np.isfinite(found).all():
+        raise UserError(f"{where}: tensor {name} holds NaN or infinite numbers: download it again, or train it anew")
+    return found
