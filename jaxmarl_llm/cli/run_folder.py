@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import yaml
-
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.runs import CONFIG_FILE
+from jaxmarl_llm.user_files import parse_yaml
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, load_finetune_config
 
 
@@ -44,7 +43,7 @@ def finetuned_config(folder: Path) -> FinetuneConfig:
 def _fields(folder: Path) -> set[str]:
     """The names in a run's configuration; none where it cannot be read."""
     try:
-        found = yaml.safe_load((folder / CONFIG_FILE).read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+        found = parse_yaml((folder / CONFIG_FILE).read_bytes())
+    except (OSError, ValueError):
         return set()
     return set(map(str, found)) if isinstance(found, dict) else set()

@@ -11,6 +11,7 @@ import tyro
 import yaml
 
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.user_files import parse_yaml
 
 PRESET_FOLDER = Path(__file__).parent.parent / "configs"
 FINETUNE_FOLDER = PRESET_FOLDER / "finetune"
@@ -24,8 +25,8 @@ def parse_scalar(text: str) -> Any:
       text: what the user typed.
     """
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+        value = parse_yaml(text)
+    except ValueError:
         return text
     if isinstance(value, bool | int | float | list | None) or text[0] in "'\"":
         return value
@@ -315,11 +316,11 @@ def read_yaml(path: str | Path) -> Any:
       UserError: it cannot be read, is no YAML, or is empty.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text())
+        values = parse_yaml(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
     if values is None:
         raise UserError(f"{path} is empty: write lines of the form `field: value`, or restore it from a copy")
     return values

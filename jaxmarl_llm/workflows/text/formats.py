@@ -15,6 +15,7 @@ import yaml
 
 from jaxmarl_llm.arguments import check_kind, check_kinds, elements
 from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.user_files import file_bytes, parse_yaml
 from jaxmarl_llm.workflows.graph import Call, Workflow
 from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
@@ -144,13 +145,12 @@ def load_formats(path: str | Path | None = None) -> dict[str, dict[str, RoleForm
     Raises:
       UserError: it cannot be read, or holds something else.
     """
-    path = SHIPPED if path is None else NAMED.get(str(path), Path(path))
+    path = SHIPPED if path is None else NAMED.get(str(path), path)
+    text = file_bytes(path, "formats")
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the formats in {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        found = parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"{path} is no YAML: {error}") from None
     return {
         workflow: {call: _format(f"{path}: {workflow}.{call}", fields) for call, fields in calls.items()}
         for workflow, calls in _mapping(f"{path}", found).items()

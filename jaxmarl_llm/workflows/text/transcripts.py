@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxmarl_llm.arguments import check_number, shown
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.user_files import file_bytes, parse_json, user_path
 from jaxmarl_llm.workflows.text.bound import TextWorkflow
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes
 
@@ -97,7 +98,7 @@ def write_transcripts(path: str | Path, records: Iterable[EpisodeRecord], *, app
     Raises:
       UserError: it cannot be written.
     """
-    path = Path(path)
+    path = user_path(path, "the path of transcripts")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Half of a surrogate pair, which no file can hold, becomes the escape that JSON has for it.
@@ -118,12 +119,8 @@ def read_transcripts(path: str | Path, *, skip_malformed: bool = False) -> list[
     Raises:
       UserError: it cannot be read, or a line is no record.
     """
-    path = Path(path)
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UserError(f"cannot read transcripts from {path}: {error.strerror}") from None
-    return list(_records(path, lines, skip_malformed))
+    lines = file_bytes(path, "transcripts").splitlines()
+    return list(_records(Path(path), lines, skip_malformed))
 
 
 def _records(path: Path, lines: list[bytes], skip_malformed: bool) -> Iterator[EpisodeRecord]:
@@ -131,7 +128,7 @@ def _records(path: Path, lines: list[bytes], skip_malformed: bool) -> Iterator[E
         if not line.strip():
             continue
         try:
-            yield _record(json.loads(line))
+            yield _record(parse_json(line))
         except _FAULTS as error:
             if skip_malformed:
                 continue

@@ -129,6 +129,7 @@ def test_configurations_are_read_back_and_wrong_ones_named(tmp_path):
         ("group_size: many", "group_size cannot be 'many'"),
         ("- 1", "field: value"),
         ("a: [", "not valid YAML"),
+        ("[" * 2_000, "not valid YAML: it is nested too deeply"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=message):

@@ -62,6 +62,8 @@ def test_a_file_of_one_s_own(tmp_path):
         ("single: {generater: {user: '{problem}'}}", "'generater': did you mean generator"),
         ("voting: {generator: {user: '{problem}'}}", "have no workflow 'single' .voting."),
         ("single: {generator: {user: '{problem}'", "is no YAML"),
+        ("single: 2026-13-99", "is no YAML"),
+        ("[" * 2_000, "own.yaml is no YAML: it is nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, fault):
@@ -73,8 +75,11 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, fault):
 
 
 def test_formats_that_are_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the formats in .*: No such file"):
+    with pytest.raises(UserError, match=r"cannot read formats from .*: No such file"):
         load_formats(tmp_path / "none.yaml")
+    for path in ("a\0b", 3):
+        with pytest.raises(UserError, match="the path of formats must be"):
+            load_formats(path)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="miss its call 'aggregator'"):
         bind(make_workflow("voting"), {"generator": RoleFormat("{problem}")})
     own = Workflow("own", (Call("count", prompt=(PROBLEM,), writes=Solution()),), answer=Last("count"))

@@ -181,7 +181,9 @@ def test_humaneval(tmp_path):
         ({**MBPP, "test_list": ["assert add(1, 1) =="]}, "line 2: a test of test_list is not Python"),
         ({**HUMANEVAL, "prompt": "def area(r"}, "line 2: prompt is not Python"),
         ({**HUMANEVAL, "entry_point": "a b"}, "line 2: entry_point must be the name of a function"),
-        ("[" * 100_000, "line 2"),
+        ("[" * 100_000, "line 2: it is nested too deeply"),
+        ('{"question": "\\ud800 how much is 0", "answer": "#### 1"}', "line 2: question holds half of a character"),
+        ({**MBPP, "test_list": ["assert '\ud800'"]}, "line 2: test_list holds half of a character"),
     ],
 )
 def test_malformed_lines(tmp_path, line, message, caplog):
@@ -200,8 +202,12 @@ def test_malformed_lines(tmp_path, line, message, caplog):
 def test_bad_files(tmp_path):
     with pytest.raises(UserError, match=r"cannot read problems from .*none.jsonl: No such file"):
         make_text_task(tmp_path / "none.jsonl")
+    with pytest.raises(UserError, match="the path of problems must be the name of a file"):
+        make_text_task("a\0b.jsonl")
     with pytest.raises(UserError, match="has no problem"):
         make_text_task(write(tmp_path / "empty.jsonl", [""]))
+    with pytest.raises(UserError, match="held_out_path must be text or PathLike"):
+        make_text_task(tmp_path / "empty.jsonl", held_out_path=3)
     with pytest.raises(UserError, match=r"mixes shapes: line 1 is as in GSM8K, line 2 as in MBPP"):
         make_text_task(write(tmp_path / "mixed.jsonl", [GSM8K, MBPP]))
     with pytest.raises(UserError, match=r"has no problem: .*line 1: not JSON"):

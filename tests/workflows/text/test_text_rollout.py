@@ -290,6 +290,7 @@ def test_transcripts_come_back_as_written(played, tmp_path):
     ("line", "fault"),
     [
         ("{", "Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
         ("[1]", "an object is needed"),
         (
             '{"steps": [{"role": "a", "messages": [{"role": "u", "content": "a"}], "reply": "b", "reward": NaN}]}',

@@ -22,6 +22,11 @@ register_text_task = _TASKS.register
 text_task_names = _TASKS.names
 
 
+def names_file(text: str) -> bool:
+    """Whether the text that chooses a task is the path of a file."""
+    return text.endswith((".jsonl", ".json")) or "/" in text
+
+
 def make_text_task(name_or_path: str | pathlib.Path, **settings: Any) -> TextTask:
     """Builds a task by its name, or from the problems of a JSONL file.
 
@@ -33,7 +38,7 @@ def make_text_task(name_or_path: str | pathlib.Path, **settings: Any) -> TextTas
       UserError: no such name, file or setting.
     """
     text = str(name_or_path)
-    if text.endswith((".jsonl", ".json")) or "/" in text or isinstance(name_or_path, pathlib.Path):
+    if names_file(text) or isinstance(name_or_path, pathlib.Path):
         return call_factory(text, load_jsonl, {"path": text, **settings})
     return _TASKS.make(text, **settings)
 
@@ -46,6 +51,7 @@ __all__ = [
     "TextTask",
     "load_jsonl",
     "make_text_task",
+    "names_file",
     "register_text_task",
     "text_task_names",
 ]

@@ -123,4 +123,5 @@ def split_held_out(
 
 def is_held_out(identity: str) -> bool:
     """Whether a problem of this identity is held out: the same on every machine."""
-    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big") % HELD_OUT_SHARE == 0
+    digest = hashlib.sha256(identity.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % HELD_OUT_SHARE == 0

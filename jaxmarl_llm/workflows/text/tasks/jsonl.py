@@ -4,12 +4,14 @@ import ast
 import dataclasses
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from jaxmarl_llm.arguments import check_whole
+from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError, plural
+from jaxmarl_llm.user_files import file_bytes, parse_json
 from jaxmarl_llm.workflows.text.tasks.base import MathTask, TextProblem, TextTask, split_held_out
 from jaxmarl_llm.workflows.text.tasks.code_task import CodeTarget, CodeTask
 from jaxmarl_llm.workflows.text.tasks.math_answers import parse_number
@@ -79,6 +81,7 @@ def load_jsonl(
         the other kind of problems.
     """
     check_whole("num_shown_tests", num_shown_tests, at_least=0)
+    check_kind("held_out_path", held_out_path, str, os.PathLike, type(None))
     settings = (skip_malformed, num_shown_tests)
     problems, is_code, num_left_out = _read(pathlib.Path(path), *settings)
     if held_out_path is None:
@@ -102,10 +105,7 @@ def load_jsonl(
 
 def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextProblem, ...], bool, int]:
     """`(problems, whether they ask for code, lines left out)`."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(f"cannot read problems from {path}: {error.strerror}") from None
+    lines = file_bytes(path, "problems").split(b"\n")
     problems, shapes, wrong = [], {}, []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -114,7 +114,7 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
             record = _record(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
             shape = _shape(record)
             problem = _SHAPES[shape](record, f"{path.name}:{number}", num_shown)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             message = f"{path}, line {number}: {error}"
             if not skip:
                 raise UserError(f"{message}; correct it, or set skip_malformed=True to use the rest") from None
@@ -136,7 +136,7 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
 
 def _record(line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -162,20 +162,28 @@ def _text(record: dict[str, Any], key: str, default: str | None = None) -> str:
     value = record.get(key, default)
     if not isinstance(value, str) or (default is None and not value.strip()):
         raise ValueError(f"{key} must be text, got {json.dumps(value)[:60]}")
-    return value
+    return _whole(key, value)
 
 
 def _texts(record: dict[str, Any], key: str) -> list[str]:
     value = record.get(key) or []
     if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
         raise ValueError(f"{key} must be a list of texts, got {json.dumps(value)[:60]}")
-    return value
+    return [_whole(key, text) for text in value]
+
+
+def _whole(key: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{key} holds half of a character, {text[error.start]!a}") from None
+    return text
 
 
 def _check_python(what: str, text: str) -> None:
     try:
         ast.parse(text)
-    except (SyntaxError, ValueError, MemoryError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ValueError(f"{what} is not Python ({getattr(error, 'msg', None) or error})") from None
 
 
