@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -69,6 +70,10 @@ def test_options_override_the_preset(model):
     assert folder.parts[0] == "runs" and folder.name.startswith("finetune-sums-")
     other = parse_finetune(["sums", "--workflow", "voting", "--trust-region", "ppo"])[0].config
     assert other.workflow_args == {} and other.credit == "value" and other.task_args == base.task_args
+    files = ["--task", "a.jsonl", "--task-args", "held_out_path=b.jsonl", "--formats", "c.yaml"]
+    config = parse_finetune(["sums", *files])[0].config
+    found = (config.task, config.task_args["held_out_path"], config.formats, config.model)
+    assert found == (*(str(Path(name).absolute()) for name in ("a.jsonl", "b.jsonl", "c.yaml")), base.model)
     grouped = parse_finetune(["sums", "--sharing", "generator=0", "evaluator=1"])[0].config
     assert grouped.sharing == {"generator": 0, "evaluator": 1}
 
@@ -83,6 +88,9 @@ def test_options_override_the_preset(model):
         ("finetune sums --radios 1", "did you mean --radius"),
         ("finetune sums --trust-region team", "did you mean teamtr"),
         ("finetune sums --radius 0", "radius must be above 0"),
+        ("finetune sums --trust-region grpo --kl-coefficient 0.1 --top-p 0.9", "set kl_coefficient to 0, or top_k"),
+        ("finetune sums --model= --out {folder}/run", "the source of a model must be the name of a file or folder"),
+        ("finetune sums --model ~nobodyx/y --out {folder}/run", "no user of the name that ~nobodyx/y begins with"),
         ("finetune sums --resume", "add --out DIR"),
         ("finetune --resume --out {folder}/nowhere", "no fine-tuned run in"),
         ("finetune sums --model {folder}/nowhere --out {folder}/run", "there is no model"),
@@ -93,6 +101,7 @@ def test_options_override_the_preset(model):
         ("chat", "RUN|MODEL"),
         ("chat {folder}", "no fine-tuned run in"),
         ("chat {folder}/nowhere", "there is no model"),
+        ("chat ~nobodyx/y", "no user of the name that ~nobodyx/y begins with"),
         ("chat {model} --role generator", "--role and --plain are for fine-tuned runs"),
         ("chat {model} --max-new-tokens 0", "--max-new-tokens must be at least 1"),
         ("chat {model} --temperature -1", "--temperature must be at least 0"),
@@ -294,6 +303,12 @@ def test_chat(run, model, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["chat", str(run[0]), "--max-new-tokens", "512", "--message", "1 + 1"]) == 2
     assert "leaves no room for a message" in capsys.readouterr().err
+    assert main(["chat", str(run[0]), "--dtype", "bfloat16"]) == 2
+    assert "--dtype is for models" in capsys.readouterr().err
+    assert main(["chat", ""]) == 2
+    assert "RUN|MODEL must be the name of a file or folder, got ''" in capsys.readouterr().err
+    assert main(["export", str(run[0]), "--out", "~nobodyx/y"]) == 2
+    assert "no user of the name that ~nobodyx/y begins with" in capsys.readouterr().err
     assert main(["chat", str(run[0]), "--role", "judge"]) == 2
     assert "unknown role 'judge'" in capsys.readouterr().err
     assert main(["chat", str(model), "--message", "word " * 900]) == 2

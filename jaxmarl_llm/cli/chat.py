@@ -10,6 +10,7 @@ import tyro
 
 from jaxmarl_llm.cli.options import parse_options
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.user_files import user_path
 
 _EXIT = ("/exit", "/quit")
 
@@ -42,8 +43,8 @@ class ChatOptions:
     """Draw among the likeliest tokens that together have this probability."""
     seed: int = 0
     """Of what is drawn."""
-    dtype: str = "float32"
-    """Of a model: float32 or bfloat16."""
+    dtype: Annotated[str | None, tyro.conf.arg(metavar="DTYPE")] = None
+    """Of a model: float32 or bfloat16; without it, float32. A run has its own."""
     max_length: int = 2048
     """The longest conversation, in tokens; what is older is left out."""
 
@@ -149,15 +150,17 @@ def _open(options: ChatOptions) -> Chat:
     from jaxmarl_llm.cli.run_folder import finetuned_config, is_finetuned
     from jaxmarl_llm.llm.checkpoints import load_model
 
-    folder = Path(options.source)
+    folder = user_path(options.source, "RUN|MODEL")
     if is_finetuned(folder) or (folder / "ablation.json").is_file():
+        if options.dtype is not None:
+            raise UserError(f"--dtype is for models, {options.source} is a fine-tuned run with its own: leave it out")
         return _open_run(options, finetuned_config(folder))
     if folder.is_dir() and not (folder / "config.json").is_file() and not list(folder.glob("*.gguf")):
         # Says what else the folder holds.
         finetuned_config(folder)
     if options.role is not None or options.plain:
         raise UserError(f"--role and --plain are for fine-tuned runs, {options.source} is a model: leave them out")
-    model = _holding(load_model(options.source, dtype=options.dtype), options.max_length)
+    model = _holding(load_model(options.source, dtype=options.dtype or "float32"), options.max_length)
     if model.tokenizer is None or model.tokenizer.chat_template is None:
         raise UserError(f"{options.source} has no {'chat template' if model.tokenizer else 'tokenizer'} to talk by")
     return Chat(model, options, None, Path(options.source).name)
@@ -181,7 +184,7 @@ def _open_run(options: ChatOptions, config: Any) -> Chat:
     role = options.role or workflow.roles[0]
     if role not in workflow.roles:
         raise unknown_name("role", role, workflow.roles)
-    team = load_finetuned_team(options.source, config, options.checkpoint)
+    team = load_finetuned_team(user_path(options.source), config, options.checkpoint)
     model = _holding(team.merged(team.policy_of(role)), options.max_length)
     if options.plain:
         return Chat(model, options, None, role)

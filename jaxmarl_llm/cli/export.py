@@ -9,6 +9,7 @@ import tyro
 
 from jaxmarl_llm.cli.options import parse_options
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.user_files import user_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ def export_command(arguments: Sequence[str]) -> int:
     options = parse_options(ExportOptions, arguments, program="jaxmarl-llm export")
     from jaxmarl_llm.cli.run_folder import finetuned_config
 
-    config, out = finetuned_config(options.run), options.out
+    config, out = finetuned_config(options.run), user_path(options.out, "--out")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists already and is not empty: choose another --out")
 

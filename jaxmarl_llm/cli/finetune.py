@@ -102,6 +102,12 @@ def parse_finetune(arguments: Sequence[str]) -> tuple[FinetuneOptions, Path]:
     )
     options = dataclasses.replace(options, config=_merged(options.config, base, arguments))
     options.config.check()
+    config = options.config.with_absolute_paths()
+    if options.resume and preset is None:
+        # What the run has stored stays as it is.
+        same = {name: value for name, value in vars(base).items() if getattr(options.config, name) == value}
+        config = dataclasses.replace(config, **same)
+    options = dataclasses.replace(options, config=config)
     name = Path(preset).stem if preset else options.config.workflow
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return options, options.out or Path("runs") / f"finetune-{name}-{stamp}"

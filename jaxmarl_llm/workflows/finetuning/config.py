@@ -8,6 +8,7 @@ from typing import Any, Literal
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.settings import check_choices, check_counts, check_finite, check_numbers
 from jaxmarl_llm.training.config import RoleSharing, Settings, read_yaml
+from jaxmarl_llm.user_files import user_path
 
 TRUST_REGIONS = ("teamtr", "ppo", "grpo")
 RESAMPLE = ("every", "every_k", "never", "importance")
@@ -188,6 +189,28 @@ class FinetuneConfig:
         """Policies are updated one after the other."""
         return self.trust_region == "teamtr"
 
+    def with_absolute_paths(self) -> "FinetuneConfig":
+        """The same run, whose files are found from any working folder."""
+        from jaxmarl_llm.workflows.text.formats import NAMED
+        from jaxmarl_llm.workflows.text.tasks import names_file
+
+        def absolute(path: str) -> str:
+            return str(user_path(path).absolute())
+
+        changes: dict[str, Any] = {}
+        for name, is_file in (
+            ("model", bool(self.model) and user_path(self.model).exists()),
+            ("formats", self.formats and self.formats not in NAMED),
+            ("task", names_file(self.task)),
+            ("warm_start", self.warm_start),
+        ):
+            if is_file:
+                changes[name] = absolute(getattr(self, name))
+        held_out = self.task_args.get("held_out_path")
+        if names_file(self.task) and held_out and isinstance(held_out, str):
+            changes["task_args"] = {**self.task_args, "held_out_path": absolute(held_out)}
+        return dataclasses.replace(self, **changes)
+
     def check(self) -> None:
         """Raises `UserError` where a setting is wrong, or does not go with others."""
         from jaxmarl_llm.algorithms.group_advantage import GROUP_SCALES
@@ -248,6 +271,11 @@ class FinetuneConfig:
             raise UserError(
                 f"rounding in {self.dtype} changes which tokens top_k and top_p leave: set dtype to float32, or top_k "
                 "to 0 and top_p to 1"
+            )
+        if self.kl_coefficient and not self.is_sequential and (self.top_k or self.top_p < 1):
+            raise UserError(
+                "top_k and top_p leave out tokens of the base model, from which the divergence is then infinite: set "
+                "kl_coefficient to 0, or top_k to 0 and top_p to 1"
             )
         if self.replay_weight and not self.replay_capacity:
             raise UserError("replay_weight needs messages to replay: set replay_capacity")
