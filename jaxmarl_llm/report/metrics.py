@@ -1,13 +1,13 @@
 """Reads what a run wrote: `metrics.jsonl`, `config.yaml`. Axes: K lines, S seeds, E episodes, N agents."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxmarl_llm.errors import UserError, plural
+from jaxmarl_llm.user_files import parse_json, parse_yaml
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_metrics(run_folder: str | Path) -> RunMetrics:
     if path.is_file():
         for text in path.read_text(errors="replace").splitlines():
             try:
-                line = json.loads(text)
+                line = parse_json(text)
                 kind, update, _ = line["kind"], line["update"], float(line["env_steps"])
             except (ValueError, KeyError, TypeError):
                 continue
@@ -96,13 +96,12 @@ def read_metrics(run_folder: str | Path) -> RunMetrics:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    import yaml
 
     if not path.is_file():
         return {}
     try:
-        config = yaml.safe_load(path.read_text())
-    except yaml.YAMLError:
+        config = parse_yaml(path.read_bytes())
+    except ValueError:
         return {}
     return config if isinstance(config, dict) else {}
 

@@ -29,6 +29,7 @@ import orbax.checkpoint as ocp
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.config import RECORDING_FIELDS, TrainConfig, differences, dump_yaml, load_yaml
 from jaxmarl_llm.training.devices import barrier, is_main_process
+from jaxmarl_llm.user_files import parse_json
 
 _MANIFEST = "manifest.json"
 _PARTIAL = ".partial"
@@ -181,7 +182,7 @@ def problem(path: Path) -> str | None:
     if not (path / _MANIFEST).is_file():
         return f"{_MANIFEST} is missing"
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
+        manifest = parse_json((path / _MANIFEST).read_bytes())
         for name in _FILES:
             if name not in manifest:
                 return f"{_MANIFEST} does not name {name}"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.training.files import write_whole
+from jaxmarl_llm.user_files import parse_json
 
 
 def plain(value: Any) -> Any:
@@ -39,7 +40,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         return
     for line in path.read_text(errors="replace").splitlines():
         try:
-            update = json.loads(line)["update"]
+            update = parse_json(line)["update"]
         except (ValueError, KeyError, TypeError):
             continue
         if type(update) is int:

@@ -21,6 +21,7 @@ from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.training.program import Program, abstract_state, compile_program
 from jaxmarl_llm.training.records import last_update
 from jaxmarl_llm.training.schedule import make_schedule
+from jaxmarl_llm.user_files import parse_json
 
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.jsonl"
@@ -164,7 +165,7 @@ def finished_summary(
     if start is None or int(start.name) < total or not path.is_file():
         return None
     try:
-        summary = json.loads(path.read_text())
+        summary = parse_json(path.read_bytes())
     except ValueError:
         return None
     # An older one is that of the run before it was made longer.

@@ -26,6 +26,7 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder
+from jaxmarl_llm.user_files import parse_json
 from jaxmarl_llm.workflows.pretraining import Pretrained, Pretraining, pretrain
 
 # To be raised when the same configuration gives another policy than before.
@@ -180,7 +181,7 @@ def _read(path: Path, config: Pretraining) -> Any:
     # NumPy leaves a file open that it cannot read when it is given a path.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-    head = json.loads(str(arrays.pop(_HEAD)))
+    head = parse_json(str(arrays.pop(_HEAD)))
     if _checksum(arrays) != head["sha256"]:
         raise _Damaged("its content is not what was written")
     decoder = Decoder(config.decoder)

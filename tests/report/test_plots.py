@@ -85,7 +85,7 @@ def test_damaged_lines_cost_only_themselves(tmp_path):
     damaged = (
         '{"kind": "train", "update": null, "env_steps": 3, "entropy": [9.0]}\n{"kind": "train", "update": 21, "env_st'
     )
-    (run / "metrics.jsonl").write_text(text + damaged)
+    (run / "metrics.jsonl").write_text(f"{text}{'[' * 100_000}\n{damaged}")
     np.testing.assert_array_equal(read_metrics(run).series("train", "entropy")[1], whole)
 
 

@@ -8,7 +8,15 @@ from jaxmarl_llm.training.records import Records, combine, keep_lines, last_upda
 def test_resuming_drops_later_and_torn_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"kind": "train", "update": update}) for update in (1, 2, 3)]
-    damaged = ['{"kind": "train", "upd', '{"update": null}', '{"update": "2"}', '{"update": true}', "[1]", "3"]
+    damaged = [
+        '{"kind": "train", "upd',
+        '{"update": null}',
+        '{"update": "2"}',
+        '{"update": true}',
+        "[1]",
+        "3",
+        "[" * 100_000,
+    ]
     path.write_text("\n".join([*lines, *damaged]))
     assert last_update(path) == 3 and last_update(tmp_path / "nowhere") == 0
     keep_lines(path, 2)

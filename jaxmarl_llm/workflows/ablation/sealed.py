@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import write_whole
+from jaxmarl_llm.user_files import parse_json
 
 
 def write_sealed(path: Path, stored: dict[str, Any]) -> None:
@@ -21,7 +22,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
       OSError: no such file.
       ValueError: it is not what was written.
     """
-    stored = json.loads(path.read_text())
+    stored = parse_json(path.read_bytes())
     if not isinstance(stored, dict) or stored.pop("sha256", None) != _digest(stored):
         raise ValueError
     return stored
