@@ -121,7 +121,9 @@ def test_mistakes_take_one_line_and_status_2(arguments, message, model, tmp_path
 def test_a_run_shows_and_writes_what_it_came_to(run):
     folder, shown = run
     for text in ("eval_opt on arithmetic_words", "isolated policies, teamtr", "iteration 1: held-out accuracy",
-                 "points over base", "in their format", "24 episodes in", "jaxmarl-llm chat"):  # fmt: skip
+                 "points over base", "in their format", "24 episodes in", "jaxmarl-llm chat", "5 held-out problems",
+                 "3 problems x 4 a play, anew after each accepted update", "loading ", "evaluations ",
+                 "no evaluation beat the base: the best adapters are the base's"):  # fmt: skip
         assert text in shown
     for name in ("config.yaml", "metrics.jsonl", "summary.json", "transcripts.jsonl", "plots/accuracy.png",
                  "plots/divergence.png", "adapters/generator/adapter_config.json",
@@ -174,8 +176,17 @@ def test_an_iteration_without_a_gradient_is_a_gap(tmp_path):
 def test_a_finished_run_is_resumed_and_refused_anew(run, model, capsys):
     folder, _ = run
     before = (folder / "metrics.jsonl").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
     assert main(["finetune", "--resume", "--out", str(folder), "--no-plots"]) == 0
-    assert "goes on after iteration 1 of 1" in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "goes on after iteration 1 of 1" in again
+    # The same tables as when it ended.
+    first, second = (text[text.index("held out ") : text.index("\nmetrics ")] for text in (run[1], again))
+    assert first == second and "in their format" in first and "\ntranscripts " in again
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    for name in ("base", "best", "final"):
+        assert summary[name]["problems"] == 5 and set(summary[name]["format_rate"]) == {"generator", "evaluator"}
+    assert summary["evaluation_seconds"] > 0 < summary["loading_seconds"]
     assert (folder / "metrics.jsonl").read_text() == before
     assert main(["finetune", "sums", "--model", str(model), *SETTINGS, "--out", str(folder)]) == 2
     assert "holds this run already" in capsys.readouterr().err
@@ -216,8 +227,10 @@ def test_evaluate(run, tmp_path, capsys):
     lines = [{"question": f"What is 1 + {n}?", "answer": f"#### {n + 1}"} for n in range(3)]
     problems.write_text("\n".join(map(json.dumps, lines)))
     options = ["--problems", str(problems), "--replace", "generator", "--no-base", "--json"]
-    assert main(["evaluate", str(folder), *options]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", str(folder), *options, "--num-problems", "9"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert "no evaluation beat the base" in printed.err and "3 problems, fewer than --num-problems 9" in printed.err
     assert found["problems"] == 3 and "base model" not in found and 0 <= found["team"]["accuracy"] <= 1
 
 
@@ -245,6 +258,7 @@ def test_export(run, model, tmp_path, capsys):
     folder, _ = run
     assert main(["export", str(folder), "--checkpoint", "last", "--out", str(tmp_path / "peft")]) == 0
     base = load_model(model, max_length=450)
+    assert not capsys.readouterr().err
     config, adapters = load_adapter([tmp_path / "peft" / name for name in ("generator", "evaluator")], base)
     assert config.num_adapters == 2 and any(np.asarray(leaf).any() for leaf in jax.tree.leaves(adapters))
     hf = ["export", str(folder), "--checkpoint", "last", "--format", "hf", "--out", str(tmp_path / "hf")]
@@ -300,7 +314,7 @@ def test_chat(run, model, monkeypatch, capsys):
     # An answer may be longer than what the run was trained on, 450 tokens, as its model holds 512.
     for options in (["--max-new-tokens", "451"], ["--max-new-tokens", "3", "--plain", "--role", "evaluator"]):
         assert main(["chat", str(run[0]), "--message", "1 + 1", *options]) == 0
-    capsys.readouterr()
+    assert capsys.readouterr().err.count("no evaluation beat the base") == 2
     assert main(["chat", str(run[0]), "--max-new-tokens", "512", "--message", "1 + 1"]) == 2
     assert "leaves no room for a message" in capsys.readouterr().err
     assert main(["chat", str(run[0]), "--dtype", "bfloat16"]) == 2

@@ -174,6 +174,7 @@ def _holding(model: Any, max_length: int) -> Any:
 
 
 def _open_run(options: ChatOptions, config: Any) -> Chat:
+    from jaxmarl_llm.cli.run_folder import note_of_base
     from jaxmarl_llm.errors import unknown_name
     from jaxmarl_llm.workflows import make_workflow
     from jaxmarl_llm.workflows.finetuning.finished import load_finetuned_team
@@ -185,6 +186,8 @@ def _open_run(options: ChatOptions, config: Any) -> Chat:
     if role not in workflow.roles:
         raise unknown_name("role", role, workflow.roles)
     team = load_finetuned_team(user_path(options.source), config, options.checkpoint)
+    if note := note_of_base(config, options.checkpoint, team.iteration):
+        print(note, file=sys.stderr)
     model = _holding(team.merged(team.policy_of(role)), options.max_length)
     if options.plain:
         return Chat(model, options, None, role)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,7 +53,7 @@ class EvaluateOptions:
 def evaluate_command(arguments: Sequence[str]) -> int:
     """Evaluates a run; returns the exit status."""
     options = parse_options(EvaluateOptions, arguments, program="jaxmarl-llm evaluate")
-    from jaxmarl_llm.cli.run_folder import finetuned_config
+    from jaxmarl_llm.cli.run_folder import finetuned_config, note_of_base
 
     for name in ("num_problems", "max_new_tokens", "max_length"):
         value = getattr(options, name)
@@ -76,6 +77,10 @@ def evaluate_command(arguments: Sequence[str]) -> int:
 
     workflow, task, problems = _what_to_play(options, config)
     team = load_finetuned_team(options.run, config, options.checkpoint, max_length=options.max_length)
+    if note := note_of_base(config, options.checkpoint, team.iteration):
+        print(note, file=sys.stderr)
+    if options.num_problems is not None and len(problems) < options.num_problems:
+        print(f"there are {len(problems)} problems, fewer than --num-problems {options.num_problems}", file=sys.stderr)
     bound = _bind(options, config, workflow, task, team.model.tokenizer)
     samplers = {"team": team.sampler(workflow, options.replace)}
     if options.base:

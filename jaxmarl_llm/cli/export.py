@@ -1,6 +1,7 @@
 """`jaxmarl-llm export`."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,7 +36,7 @@ class ExportOptions:
 def export_command(arguments: Sequence[str]) -> int:
     """Exports a run; returns the exit status."""
     options = parse_options(ExportOptions, arguments, program="jaxmarl-llm export")
-    from jaxmarl_llm.cli.run_folder import finetuned_config
+    from jaxmarl_llm.cli.run_folder import finetuned_config, note_of_base
 
     config, out = finetuned_config(options.run), user_path(options.out, "--out")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -45,6 +46,8 @@ def export_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.workflows.finetuning.finished import load_finetuned_team
 
     team = load_finetuned_team(options.run, config, options.checkpoint)
+    if note := note_of_base(config, options.checkpoint, team.iteration):
+        print(note, file=sys.stderr)
     policies = list(team.learned)
     if options.role is not None:
         policies = [team.policy_of(options.role)]

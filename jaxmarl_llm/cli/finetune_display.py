@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from jaxmarl_llm.cli.evaluate import with_interval
+from jaxmarl_llm.cli.run_folder import note_of_base
 from jaxmarl_llm.errors import plural
 from jaxmarl_llm.training.progress import format_duration
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
@@ -19,6 +20,9 @@ from jaxmarl_llm.workflows.finetuning.run import FinetuneResult, Watcher
 from jaxmarl_llm.workflows.text.evaluation import TextEvaluation
 
 SECONDS_BETWEEN_LINES = 30.0
+# What the summary tells the seconds of, which is no part of an iteration.
+_ASIDE = {"loading_seconds": "loading", "evaluation_seconds": "evaluations", "warm_start_seconds": "warm start"}
+_EVALUATIONS = ("base", "best", "final")
 # Episodes whose messages are kept to be read.
 _TRANSCRIPTS = 16
 
@@ -46,6 +50,15 @@ def progress_text(config: FinetuneConfig, iteration: int, metrics: Mapping[str, 
     return "  ".join(parts)
 
 
+def _pace(config: FinetuneConfig) -> str:
+    """When so many episodes are played."""
+    if not config.is_sequential or config.sharing == "shared" or config.resample in ("never", "importance"):
+        return "an iteration"
+    if config.resample == "every":
+        return "a play, anew after each accepted update"
+    return f"a play, anew after {plural(config.resample_every, 'accepted update')}"
+
+
 class TerminalWatcher(Watcher):
     """A bar on a terminal; elsewhere a line at every evaluation, and one every half minute.
 
@@ -69,14 +82,16 @@ class TerminalWatcher(Watcher):
         self._text = ""
         self.evaluations: list[tuple[int, TextEvaluation]] = []
 
-    def start(self, config, iteration):
+    def start(self, config, iteration, held_out=0):
         """Says what is trained."""
         self._status.stop()
         self._config, self._first, self._iteration = config, iteration, iteration
         roles = config.sharing if isinstance(config.sharing, str) else "grouped"
+        evaluated = f", {plural(held_out, 'held-out problem')}" if held_out else ""
         self._console.print(
             f"{config.workflow} on {config.task} with {config.model}: {roles} policies, {config.trust_region}, "
-            f"{plural(config.num_problems, 'problem')} x {config.group_size} an iteration -> {self._folder}",
+            f"{plural(config.num_problems, 'problem')} x {config.group_size} {_pace(config)}"
+            f"{evaluated} -> {self._folder}",
             highlight=False,
             soft_wrap=True,
         )
@@ -135,21 +150,23 @@ def finish(result: FinetuneResult, watcher: TerminalWatcher, console: Console, *
     folder, summary = result.folder, result.summary
     console.print()
     console.print(_accuracies(summary))
-    if watcher.evaluations:
+    if "format_rate" in summary["final"]:
         console.print()
-        console.print(_formats(watcher.evaluations))
+        console.print(_formats(summary))
+    note = note_of_base(result.trainer.config, "best", summary["best"]["iteration"])
+    if note:
+        console.print(f"\n{note}", highlight=False, soft_wrap=True)
     train = read_metrics(folder).lines.get("train", [])
-    parts = {name: sum(line.get(f"{name}_seconds", 0.0) for line in train) for name in _parts(train)}
+    aside = {title: summary[name] for name, title in _ASIDE.items() if summary[name]}
+    parts = aside | {name: sum(line.get(f"{name}_seconds", 0.0) for line in train) for name in _parts(train)}
+    total = summary["seconds"] + summary["loading_seconds"] + summary["evaluation_seconds"]
     shares = ", ".join(f"{name} {format_duration(value)}" for name, value in parts.items())
     console.print(
-        f"\n{summary['episodes']:,} episodes in {format_duration(summary['seconds'])}: {shares}\n",
-        highlight=False,
-        soft_wrap=True,
+        f"\n{summary['episodes']:,} episodes in {format_duration(total)}: {shares}\n", highlight=False, soft_wrap=True
     )
     written = {"run": folder, "metrics": folder / "metrics.jsonl"}
     written |= {f"adapter of {path.name}": path for path in write_adapters(result)}
-    if watcher.evaluations:
-        written["transcripts"] = _write_sample(result, watcher.evaluations[-1][1])
+    written["transcripts"] = _write_sample(result, watcher.evaluations[-1][1] if watcher.evaluations else None)
     if plots:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -169,26 +186,31 @@ def _parts(lines: list[dict[str, Any]]) -> list[str]:
 def _accuracies(summary: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("held out")
-    for name in ("iteration", "accuracy [95 % interval]", "points over base"):
+    for name in ("iteration", "problems", "accuracy [95 % interval]", "points over base"):
         table.add_column(name, justify="right")
-    iterations = {"base": 0, "best": summary["best"]["iteration"], "final": summary["iterations"]}
-    for name, iteration in iterations.items():
-        gain = 100 * (summary[name]["accuracy"] - summary["base"]["accuracy"])
-        accuracy = with_interval(summary[name]["accuracy"], summary[name]["interval"])
-        table.add_row(name, str(iteration), accuracy, "" if name == "base" else f"{gain:+.1f}")
+    for name in _EVALUATIONS:
+        found = summary[name]
+        gain = 100 * (found["accuracy"] - summary["base"]["accuracy"])
+        accuracy = with_interval(found["accuracy"], found["interval"])
+        table.add_row(
+            name,
+            str(found["iteration"]),
+            str(found.get("problems", "")),
+            accuracy,
+            "" if name == "base" else f"{gain:+.1f}",
+        )
     return table
 
 
-def _formats(evaluations: list[tuple[int, TextEvaluation]]) -> Table:
-    """How many messages of each call were in their format, at the first and at the last evaluation that was seen."""
+def _formats(summary: dict[str, Any]) -> Table:
+    """How many messages of each call were in their format; nothing where an earlier version has not kept it."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("in their format")
-    chosen = [evaluations[0]] if len(evaluations) == 1 else [evaluations[0], evaluations[-1]]
-    for iteration, _ in chosen:
-        table.add_column(f"iteration {iteration}", justify="right")
-    for call in chosen[-1][1].report["calls"]:
-        rates = [evaluation.report["calls"][call]["format_ok"] for _, evaluation in chosen]
-        table.add_row(call, *(f"{rate:.3f}" for rate in rates))
+    for name in _EVALUATIONS:
+        table.add_column(name, justify="right")
+    for call in summary["final"]["format_rate"]:
+        rates = [summary[name].get("format_rate", {}).get(call) for name in _EVALUATIONS]
+        table.add_row(call, *("" if rate is None else f"{rate:.3f}" for rate in rates))
     return table
 
 
@@ -204,10 +226,15 @@ def write_adapters(result: FinetuneResult) -> list[Path]:
     return [] if team is None else team.save_adapters(result.folder / "adapters")
 
 
-def _write_sample(result: FinetuneResult, evaluation: TextEvaluation) -> Path:
-    """Writes what was said about the first problems of an evaluation."""
+def _write_sample(result: FinetuneResult, evaluation: TextEvaluation | None) -> Path:
+    """Writes what was said about the first problems of the last evaluation, unless an earlier call has done so."""
     from jaxmarl_llm.workflows.text.transcripts import episode_records, write_transcripts
 
     path = result.folder / "transcripts.jsonl"
+    if evaluation is None and path.is_file():
+        return path
+    if evaluation is None:
+        # The call that evaluated was ended before it wrote them.
+        evaluation = result.trainer.evaluate(result.state)
     write_transcripts(path, episode_records(result.trainer.bound, evaluation.episodes)[:_TRANSCRIPTS])
     return path

@@ -40,6 +40,27 @@ def finetuned_config(folder: Path) -> FinetuneConfig:
     return load_finetune_config(folder / CONFIG_FILE)
 
 
+def note_of_base(config: FinetuneConfig, checkpoint: str, iteration: int) -> str:
+    """One line for who uses the best adapters of a run in which the start was best; empty otherwise.
+
+    Args:
+      config: of the run.
+      checkpoint: what was asked for.
+      iteration: of the adapters that were found.
+    """
+    if checkpoint != "best" or iteration:
+        return ""
+    if config.warm_start:
+        return (
+            "no evaluation beat the warm start: the best adapters are as it left them; --checkpoint last has those "
+            "that were trained on"
+        )
+    return (
+        "no evaluation beat the base: the best adapters are the base's and change nothing; --checkpoint last has the "
+        "trained ones"
+    )
+
+
 def _fields(folder: Path) -> set[str]:
     """The names in a run's configuration; none where it cannot be read."""
     try:

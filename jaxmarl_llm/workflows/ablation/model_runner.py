@@ -125,7 +125,7 @@ class _Seen(Watcher):
         self._accuracy = math.nan
         self._notes: set[str] = set()
 
-    def start(self, config, iteration):
+    def start(self, config, iteration, held_out=0):
         self._begun += 1
         self._show(iteration)
 

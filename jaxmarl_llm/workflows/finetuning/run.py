@@ -44,8 +44,8 @@ _RATES = ("any_correct", "selection_failure", "generation_failure")
 class Watcher:
     """Receives the events of a run; this one shows nothing."""
 
-    def start(self, config: FinetuneConfig, iteration: int) -> None:
-        """Begins, or goes on after that many iterations."""
+    def start(self, config: FinetuneConfig, iteration: int, held_out: int = 0) -> None:
+        """Begins, or goes on after that many iterations; each evaluation plays so many held-out problems."""
 
     def advance(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """An iteration is done."""
@@ -133,7 +133,9 @@ def finetune(
             stack.callback(unlock_folder, folder, lock_folder(folder))
             check_folder(folder, config, resume)
         start, damaged = find_start(folder, config)
+        begin = time.perf_counter()
         trainer = trainer or load_trainer(config)
+        loading = time.perf_counter() - begin
         if not is_there:
             stack.callback(unlock_folder, folder, lock_folder(folder))
             # Another process may have trained here since.
@@ -147,7 +149,7 @@ def finetune(
         run = _Run(config, folder, trainer, watcher)
         # Before the base model is evaluated, which takes a while too.
         stop = stack.enter_context(StopSignal(STOPPING))
-        run.restore(start)
+        run.restore(start, loading)
         stack.callback(run.records.close)
         return run.run(stop)
 
@@ -181,7 +183,11 @@ class _Run:
         self.state = init_state(config, trainer.model)
         self.memory: list[Example] = []
         self.evaluations: list[tuple[int, float, tuple[float, float]]] = []
+        # What else is known of each evaluation.
+        self.details: list[dict[str, Any]] = []
         self.seconds = 0.0
+        # Of what is no part of an iteration.
+        self.times = {"loading": 0.0, "evaluation": 0.0, "warm_start": 0.0}
         self.saved: int | None = None
         self.inputs = inputs_of(None if trainer.base is None else trainer.base.fingerprint, trainer.bound)
 
@@ -190,8 +196,8 @@ class _Run:
         """Iterations done."""
         return int(self.state.iteration)
 
-    def restore(self, start: Path | None) -> None:
-        """Starts from a checkpoint, or from the base model."""
+    def restore(self, start: Path | None, loading: float) -> None:
+        """Starts from a checkpoint, or from the base model, which took so many seconds to load."""
         last = None
         if start is not None:
             check_inputs(start, self.inputs, self.config)
@@ -199,6 +205,9 @@ class _Run:
             self.state, last, self.saved = found.state, found.update, found.update
             self.memory = [Example.from_json(one) for one in found.progress["memory"]]
             self.evaluations = [(one, accuracy, tuple(between)) for one, accuracy, between in found.progress["curve"]]
+            # Earlier versions did not keep these.
+            self.details = found.progress.get("details", [{} for _ in self.evaluations])
+            self.times |= found.progress.get("times", {})
             self.seconds = found.progress["seconds"]
             lost = lost_lines(self.folder, last)
             if lost is not None:
@@ -212,7 +221,13 @@ class _Run:
         write_whole(self.folder / CONFIG_FILE, dump_yaml(self.config))
         write_whole(self.folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
         self.records = Records(self.folder, last, int(self.state.episodes))
-        self.watcher.start(self.config, self.iteration)
+        if self.iteration < self.config.iterations:
+            # A run that has ended stays as it is.
+            self.times["loading"] += loading
+        held_out, wanted = len(self.trainer.held_out), self.config.evaluation_problems
+        self.watcher.start(self.config, self.iteration, held_out)
+        if held_out < wanted:
+            self.watcher.note(f"held-out problems: the task has {held_out}, fewer than evaluation_problems={wanted}")
         if sandbox:
             self.watcher.note(f"code runs in the sandbox '{sandbox}'")
         if start is None:
@@ -244,17 +259,22 @@ class _Run:
                 self._evaluate()
             if last or self.iteration % config.checkpoint_every == 0:
                 self._save()
-        best = max(self.evaluations, key=lambda one: one[1])
+        last = len(self.evaluations) - 1
+        best = max(range(last + 1), key=lambda number: self.evaluations[number][1])
         summary = {
             "iterations": self.iteration,
             "episodes": int(self.state.episodes),
             "seconds": round(self.seconds, 1),
-            "base": dict(zip(("accuracy", "interval"), self.evaluations[0][1:], strict=True)),
-            "best": dict(zip(("iteration", "accuracy", "interval"), best, strict=True)),
-            "final": dict(zip(("accuracy", "interval"), self.evaluations[-1][1:], strict=True)),
+            **{f"{name}_seconds": round(value, 1) for name, value in self.times.items()},
+            **{name: self._described(one) for name, one in (("base", 0), ("best", best), ("final", last))},
         }
         write_whole(self.folder / SUMMARY_FILE, json.dumps(plain(summary), indent=2) + "\n")
         return FinetuneResult(self.folder, self.trainer, self.state, self.evaluations, summary)
+
+    def _described(self, number: int) -> dict[str, Any]:
+        """An evaluation, as the summary tells of it."""
+        names = ("iteration", "accuracy", "interval")
+        return dict(zip(names, self.evaluations[number], strict=True)) | self.details[number]
 
     def _warm_start(self, examples: Sequence[Example]) -> None:
         messages = self.config.replay_messages
@@ -262,7 +282,8 @@ class _Run:
         self.state, losses = imitate(
             self.trainer, self.state, examples, self.config.warm_start_updates, messages=messages
         )
-        self.seconds += time.perf_counter() - begin
+        self.times["warm_start"] = time.perf_counter() - begin
+        self.seconds += self.times["warm_start"]
         self.watcher.note(
             f"imitated {len(examples)} messages: loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} updates"
         )
@@ -285,15 +306,21 @@ class _Run:
         self.watcher.advance(self.iteration, numbers | times)
 
     def _evaluate(self) -> None:
+        begin = time.perf_counter()
         found = self.trainer.evaluate(self.state)
+        spent = time.perf_counter() - begin
+        self.times["evaluation"] += spent
         is_best = all(found.accuracy > accuracy for _, accuracy, _ in self.evaluations)
         self.evaluations.append((self.iteration, found.accuracy, found.interval))
+        formats = plain({call: of_call["format_ok"] for call, of_call in found.report["calls"].items()})
+        self.details.append({"problems": found.episodes.num_problems, "format_rate": formats})
         values = {
             "accuracy": np.asarray([found.accuracy], np.float32),
             "interval": np.asarray([found.interval], np.float32),
         }
         values |= {name: np.asarray([found.report[name]], np.float32) for name in _RATES}
-        self.records.write("evaluation", self.iteration, int(self.state.episodes), {"seconds": self.seconds}, values)
+        times = {"seconds": self.seconds, "evaluation_seconds": spent}
+        self.records.write("evaluation", self.iteration, int(self.state.episodes), times, values)
         self.watcher.evaluated(self.iteration, found)
         if is_best:
             self._write("best", 1)
@@ -307,7 +334,9 @@ class _Run:
         progress = {
             "memory": [example.to_json() for example in self.memory],
             "curve": self.evaluations,
+            "details": self.details,
             "seconds": self.seconds,
+            "times": self.times,
             **self.inputs,
         }
         self.records.flush()

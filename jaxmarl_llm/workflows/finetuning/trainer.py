@@ -101,6 +101,11 @@ class Trainer:
         learning = self.learning
         return tuple(role for role, policy in zip(self.roles, self.policy_of_role, strict=True) if policy in learning)
 
+    @property
+    def held_out(self) -> Sequence[Any]:
+        """The problems of an evaluation: `evaluation_problems`, or all where the task has fewer."""
+        return self.bound.task.held_out[: self.config.evaluation_problems]
+
     def sampler(self, adapters: Any, versions: tuple[int, ...]) -> Sampler:
         """A team of adapters that answers prompts."""
         team = TeamPolicy(Decoder(self.model.config), self.roles, self.policy_of_role)
@@ -134,8 +139,7 @@ class Trainer:
 
     def play_held_out(self, state: FinetuneState) -> TextEvaluation:
         """Held-out problems, each played once with the likeliest tokens."""
-        held_out = self.bound.task.held_out[: self.config.evaluation_problems]
-        return evaluate_text(self.sampler(state.adapters, state.version_vector), self.bound, held_out)
+        return evaluate_text(self.sampler(state.adapters, state.version_vector), self.bound, self.held_out)
 
     def pack(self, texts: Sequence[Text], which: Iterable[int]) -> list[Packed]:
         """Micro-batches of samples."""

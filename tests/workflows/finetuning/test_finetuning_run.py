@@ -109,6 +109,30 @@ def test_a_run_that_is_made_longer_equals_a_long_one(tmp_path):
     assert load_finetune_config(tmp_path / "longer" / "config.yaml").iterations == 3
 
 
+def test_few_held_out_problems_and_checkpoints_of_earlier_versions(tmp_path, monkeypatch):
+    trainer = random_trainer(iterations=2, trust_region="grpo", evaluation_problems=9)
+    save, notes, started = checkpoints.save, [], []
+
+    def earlier(folder, iteration, state, progress, *rest):
+        kept = {name: value for name, value in progress.items() if name not in ("details", "times")}
+        return save(folder, iteration, state, kept, *rest)
+
+    class Listen(Watcher):
+        def start(self, config, iteration, held_out=0):
+            started.append(held_out)
+
+        def note(self, text):
+            notes.append(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", earlier)
+        run(tmp_path, changed(trainer, iterations=1), watcher=Listen())
+    assert started == [4] and notes == ["held-out problems: the task has 4, fewer than evaluation_problems=9"]
+    summary = run(tmp_path, trainer, resume=True).summary
+    assert "problems" not in summary["base"] and summary["final"]["problems"] == 4
+    assert set(summary["final"]["format_rate"]) == {"solver", "finisher"} and summary["evaluation_seconds"] >= 0
+
+
 def test_a_run_with_a_schedule_keeps_its_length(tmp_path):
     trainer = random_trainer(iterations=1, trust_region="grpo", learning_rate_schedule="linear")
     run(tmp_path, trainer)

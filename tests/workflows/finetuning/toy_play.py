@@ -62,7 +62,8 @@ class RandomTrainer(Trainer):
         accuracy = min(1.0, sum(state.version_vector) / 10)
         episodes = self.play(state, self.bound.task.held_out, jax.random.key(0))
         report = {"any_correct": accuracy, "selection_failure": 0.0, "generation_failure": 1 - accuracy}
-        return TextEvaluation(accuracy, (accuracy, accuracy), report, episodes)
+        calls = {role: {"format_ok": accuracy} for role in self.roles}
+        return TextEvaluation(accuracy, (accuracy, accuracy), report | {"calls": calls}, episodes)
 
 
 def random_trainer(reads=False, **settings):
