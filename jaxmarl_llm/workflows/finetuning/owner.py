@@ -69,9 +69,14 @@ def find_start(folder: Path, config: FinetuneConfig) -> tuple[Path | None, list[
 def check_owner(path: Path, config: FinetuneConfig) -> None:
     """Raises `UserError` where a checkpoint whose files are sound belongs to another configuration."""
     may_change = [*_RECORDING] if config.has_schedule else [*_RECORDING, "iterations"]
-    if _progress(path).get("fingerprint") is not None:
-        # The model itself is compared, which may lie elsewhere now.
+    saved, old = _progress(path), load_finetune_config(path / "config.yaml")
+    # What is compared itself, see `check_inputs`, may lie elsewhere now.
+    if saved.get("fingerprint") is not None:
         may_change.append("model")
+    for name in ("task", "formats"):
+        before, now = getattr(old, name), getattr(config, name)
+        if saved.get(name) is not None and Path(before).name == Path(now).name:
+            may_change.append(name)
     checkpoints.check_owner(path, _as_read(config), read=load_finetune_config, may_change=may_change)
 
 

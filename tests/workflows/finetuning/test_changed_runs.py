@@ -87,7 +87,7 @@ def test_an_edited_configuration_is_refused(folder, trainer):
         load_finetuned(folder, "best", edited)
 
 
-def test_what_is_only_recorded_may_change_and_a_model_may_move(folder, trainer):
+def test_what_is_only_recorded_may_change_and_what_is_judged_itself_may_move(folder, trainer):
     path, config = folder / "checkpoints" / "1", trainer.config
     check_owner(path, dataclasses.replace(config, iterations=9, evaluate_every=7))
     with pytest.raises(UserError, match="iterations: 1 -> 9"):
@@ -98,6 +98,9 @@ def test_what_is_only_recorded_may_change_and_a_model_may_move(folder, trainer):
     progress = json.loads((path / "progress.json").read_text())
     (path / "progress.json").write_text(json.dumps(progress | {"fingerprint": "a"}))
     check_owner(path, moved)
+    check_owner(path, dataclasses.replace(config, task="/elsewhere/arithmetic_words"))
+    with pytest.raises(UserError, match="task: arithmetic_words -> functions"):
+        check_owner(path, dataclasses.replace(config, task="functions"))
     with pytest.raises(UserError, match="another model than the run was trained on"):
         check_inputs(path, inputs_of("b", trainer.bound), config)
 
