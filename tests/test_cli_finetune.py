@@ -161,7 +161,7 @@ def test_an_iteration_without_a_gradient_is_a_gap(tmp_path):
     lines = [
         {"kind": "train", "update": number, "env_steps": 8 * number}
         | {f"gradient_norm/{role}": [norm] for role, norm in zip(("generator", "evaluator"), norms, strict=True)}
-        for number, norms in enumerate([(3.0, 1.0), (0.0, 0.0), (0.0, 2.0)], 1)
+        for number, norms in enumerate([(3.0, 1.0), (0.0, 0.0), (0.0, 2.0), (0.0, 0.0)], 1)
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     figure = gradient_shares_figure(read_metrics(tmp_path))
@@ -170,6 +170,7 @@ def test_an_iteration_without_a_gradient_is_a_gap(tmp_path):
     for area in areas:
         # Nothing between 1 and 2.
         assert [(part[:, 0].min(), part[:, 0].max()) for part in area] == [(0, 1), (2, 3)]
+    assert figure.axes[0].get_xlim() == (0, 4)
     assert areas[0][0][:, 1].max() == pytest.approx(0.75) and areas[0][1][:, 1].max() == 0
 
 

@@ -34,8 +34,8 @@ def _description() -> str:
         "Fine-tune a team of language-model roles: each role, or all together, learns a LoRA adapter on a frozen "
         f"model. PRESET is one of {', '.join(preset_names(FINETUNE_FOLDER))}; or a YAML file of your own; or nothing, "
         "which leaves the defaults below. Options override the preset.\n\n"
-        "Ctrl-C saves the run and exits; --resume continues it. Afterwards: `jaxmarl-llm evaluate RUN`, `chat RUN`, "
-        "`export RUN`."
+        "Ctrl-C waits for the iteration or the evaluation under way, saves the run and exits; --resume continues it. "
+        "Afterwards: `jaxmarl-llm evaluate RUN`, `chat RUN`, `export RUN`."
     )
 
 

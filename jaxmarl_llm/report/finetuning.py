@@ -102,7 +102,9 @@ def divergence_figure(metrics: RunMetrics) -> Figure | None:
     if not curves:
         return None
     figure, axes = _panel(metrics, "divergence of an update (nats a message)")
-    for color, (name, (iterations, values)) in zip(_colors(len(curves)), curves.items(), strict=True):
+    for place, (name, (iterations, values)) in enumerate(curves.items()):
+        # That of the role in the other picture, where each has its own policy.
+        color = COLORS[(int(name) if name in names else place) % len(COLORS)]
         draw_curve(axes, iterations, values, color, names.get(name, name), linewidth=1.5)
     if metrics.config.get("trust_region") == "teamtr":
         radius = float(metrics.config["radius"])
@@ -139,7 +141,8 @@ def gradient_shares_figure(metrics: RunMetrics) -> Figure | None:
     figure, axes = _panel(metrics, "share of the roles' gradient norms")
     areas = np.repeat(shares, 2, axis=1)
     axes.stackplot(edges, areas, labels=names, colors=_colors(len(names)), alpha=0.85, linewidth=0)
-    axes.set_xlim(left=edges[0])
+    # With the gaps at the ends.
+    axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, 1)
     draw_legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
