@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_FEW = 8
+
 
 class UserError(ValueError):
     """Bad input from a user. The command line prints its one line and exits with status 2."""
@@ -23,7 +25,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     lower, spelled = str(name).lower(), {one.lower(): one for one in known}
     near = [lower] if lower in spelled else difflib.get_close_matches(lower, spelled, n=3, cutoff=0.5)
     close = [spelled[one] for one in near]
-    if close:
+    # Of few names all are shown, rather than one that is hardly like what was given.
+    is_like = len(known) > _FEW or difflib.get_close_matches(lower, near, cutoff=0.6)
+    if close and (is_like or near[0].startswith(lower)):
         return UserError(f"unknown {kind} '{name}': did you mean {' or '.join(close)}?")
     return UserError(f"unknown {kind} '{name}': choose one of {', '.join(known)}")
 

@@ -91,6 +91,7 @@ def test_options_override_the_preset(model):
         ("finetune sums --trust-region grpo --kl-coefficient 0.1 --top-p 0.9", "set kl_coefficient to 0, or top_k"),
         ("finetune sums --model= --out {folder}/run", "the source of a model must be the name of a file or folder"),
         ("finetune sums --model ~nobodyx/y --out {folder}/run", "no user of the name that ~nobodyx/y begins with"),
+        ("finetune sums --reward foo", "unknown reward 'foo': choose one of mixed, outcome, own, solo, votes"),
         ("finetune sums --resume", "add --out DIR"),
         ("finetune --resume --out {folder}/nowhere", "no fine-tuned run in"),
         ("finetune sums --model {folder}/nowhere --out {folder}/run", "there is no model"),
@@ -108,7 +109,9 @@ def test_options_override_the_preset(model):
         ("evaluate {folder}/nowhere", "no fine-tuned run in"),
         ("evaluate {model}", "no fine-tuned run in"),
         ("export {folder} --out {folder}/out", "no fine-tuned run in"),
-        ("export {folder}", "out"),
+        ("export {folder}", "export needs a folder to write: add --out PATH"),
+        ("export {folder} --out", "--out"),
+        ("export", "RUN"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, model, tmp_path, capsys):

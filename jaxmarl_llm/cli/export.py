@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from jaxmarl_llm.cli.options import parse_options
+from jaxmarl_llm.cli.options import parse_options, split_positional
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.user_files import user_path
 
@@ -35,6 +35,9 @@ class ExportOptions:
 
 def export_command(arguments: Sequence[str]) -> int:
     """Exports a run; returns the exit status."""
+    runs, others = split_positional(ExportOptions, arguments, lambda text: True)
+    if runs and not {"-h", "--help"} & set(arguments) and not any(one.partition("=")[0] == "--out" for one in others):
+        raise UserError("export needs a folder to write: add --out PATH")
     options = parse_options(ExportOptions, arguments, program="jaxmarl-llm export")
     from jaxmarl_llm.cli.run_folder import finetuned_config, note_of_base
 

@@ -406,7 +406,14 @@ def test_sources(tmp_path, monkeypatch, folder):
         raise ConnectionError("no\nroute")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(UserError, match=r"cannot get a/b from the Hugging Face hub .ConnectionError: no route"):
+    with pytest.raises(UserError, match=r"cannot get a/b from the Hugging Face hub: there is no way to it \(a folder"):
+        load_model("a/b")
+
+    def broken(name, **settings):
+        raise KeyError("a long page,\ncut anywhere")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
+    with pytest.raises(UserError, match=r"hub: KeyError; is the network there\? \(a folder or a \.gguf file needs no"):
         load_model("a/b")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **settings: str(folder))
     assert load_model("a/b").source == "a/b"

@@ -7,6 +7,19 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.extra import import_extra
 
 _FILES = ("*.json", "*.safetensors", "*.jinja")
+# By the names of the errors of the hub's client, whose own texts are pages long; the first that fits decides.
+_REASONS = {
+    "GatedRepoError": "its owner gives it to those who ask there and log in: hf auth login",
+    "RepositoryNotFoundError": "it has no model of this name that you may see; spell it as there, or log in",
+    "HFValidationError": "it has no names of this form; spell it as there",
+    "LocalEntryNotFoundError": "there is no way to it, and no copy of the model here",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE forbids it, and there is no copy of the model here",
+    "ConnectionError": "there is no way to it",
+    "ConnectError": "there is no way to it",
+    "TimeoutError": "it does not answer",
+    "TimeoutException": "it does not answer",
+    "HTTPError": "it refuses; try again later, or log in",
+}
 
 
 def packaged_model() -> Path:
@@ -38,8 +51,8 @@ def download(name: str) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=list(_FILES)))
     # The hub's client lets errors of several libraries through.
     except Exception as error:
-        reason = " ".join(str(error).split())
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), f"{kinds[0]}; is the network there?")
         raise UserError(
-            f"cannot get {name} from the Hugging Face hub ({type(error).__name__}: {reason[:120]}): is the name right, "
-            "and the network there? A folder or a .gguf file needs none"
+            f"cannot get {name} from the Hugging Face hub: {reason} (a folder or a .gguf file needs no network)"
         ) from None

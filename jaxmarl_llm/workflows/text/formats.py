@@ -5,6 +5,7 @@ A file holds workflows by name, in each its calls by name, in each `user`, and w
 """
 
 import dataclasses
+import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ class RoleFormat:
                 if placeholder not in _OF_BLOCK:
                     raise unknown_name(f"placeholder in the block of '{name}'", placeholder, _OF_BLOCK)
         if self.choices != FORM:
-            choices = elements("choices of a format", self.choices, str)
+            choices = _choices(self.choices)
             if not all(choices) or len({*choices}) < len(choices):
                 raise UserError("choices of a format must be different texts, and none empty")
             object.__setattr__(self, "choices", choices)
@@ -204,6 +205,19 @@ def formats_of(workflow: Workflow, formats: str | Path | Mapping[str, RoleFormat
         check_kind(f"the format of call '{call.name}'", formats[call.name], RoleFormat)
         formats[call.name].check_fits(call)
     return dict(formats)
+
+
+def _choices(given: Any) -> tuple[str, ...]:
+    what = "choices of a format"
+    if isinstance(given, str):
+        close = ": did you mean form?" if difflib.get_close_matches(given.lower(), [FORM]) else ""
+        raise UserError(f"{what} must be a list of texts, or form for those of the message, got '{given}'{close}")
+    for one in given if isinstance(given, list | tuple) else ():
+        if isinstance(one, bool | int | float):
+            # YAML takes the bare words yes and no for truth values.
+            text = {True: "yes", False: "no"}[one] if isinstance(one, bool) else f"{one}"
+            raise UserError(f'{what}: each must be text, got {one}: quote it, as in ["{text}"]')
+    return elements(what, given, str)
 
 
 def _mapping(where: str, value) -> Mapping:

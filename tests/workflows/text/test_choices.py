@@ -52,9 +52,19 @@ def test_a_file_says_what_may_be_written(tmp_path):
     path.write_text(
         "w:\n  a:\n    user: x\n    choices: [yes it is, no]\n  b: {user: x, choices: form}\n  c: {user: x}\n"
     )
-    with pytest.raises(UserError, match=r"own\.yaml: w\.a: choices of a format: each must be text, got False"):
+    with pytest.raises(
+        UserError, match=r"own\.yaml: w\.a: choices of a format: each must be text, got False: quote it, as in \[.no.\]"
+    ):
         load_formats(path)
-    path.write_text(path.read_text().replace("no]", "'no']"))
+    path.write_text(path.read_text().replace("no]", "7]"))
+    with pytest.raises(UserError, match=r"got 7: quote it, as in \[.7.\]"):
+        load_formats(path)
+    path.write_text(path.read_text().replace("7]", "'no']").replace("form,", "form2,").replace("form}", "form2}"))
+    with pytest.raises(
+        UserError, match=r"w\.b: choices .* a list of texts, or form .*, got 'form2': did you mean form?"
+    ):
+        load_formats(path)
+    path.write_text(path.read_text().replace("form2", "form"))
     formats = load_formats(path)
     assert [formats["w"][name].choices for name in "abc"] == [("yes it is", "no"), "form", ()]
     path.write_text(show_formats(formats))
