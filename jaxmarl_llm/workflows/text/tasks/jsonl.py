@@ -81,7 +81,8 @@ def load_jsonl(
         the other kind of problems.
     """
     check_whole("num_shown_tests", num_shown_tests, at_least=0)
-    check_kind("held_out_path", held_out_path, str, os.PathLike, type(None))
+    if held_out_path is not None:
+        check_kind("held_out_path", held_out_path, str, os.PathLike)
     settings = (skip_malformed, num_shown_tests)
     problems, is_code, num_left_out = _read(pathlib.Path(path), *settings)
     if held_out_path is None:
