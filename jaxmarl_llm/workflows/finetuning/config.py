@@ -35,7 +35,9 @@ class FinetuneConfig:
     task_args: Settings = dataclasses.field(default_factory=dict)
     """Settings of the task, such as digits=2."""
     formats: str = ""
-    """A YAML file with the roles' prompts; those that ship without one."""
+    """The roles' prompts: a YAML file of your own, or one that ships: plain (formats.yaml, the default; every workflow)
+    or brief (a short system message; checkers and aggregators write one of the given words or numbers and nothing else;
+    single, eval_opt and voting only)."""
     sharing: RoleSharing = "isolated"
     """shared (SP, one adapter for all roles), isolated (IP, one a role), or the policy of each role: a number, or a
     name that several may have; frozen for roles that the base model plays throughout."""

@@ -22,8 +22,8 @@ from jaxmarl_llm.workflows.instructions import Instructions
 from jaxmarl_llm.workflows.messages import Addressed, Choice, Synthesis
 
 SHIPPED = Path(__file__).with_name("formats.yaml")
-# By name: prompts as short as they can be, for small models on slow machines.
-NAMED = {"brief": Path(__file__).with_name("brief.yaml")}
+# By name; brief are prompts as short as they can be, for small models on slow machines.
+NAMED = {"plain": SHIPPED, "brief": Path(__file__).with_name("brief.yaml")}
 # The choices that the message of a call has itself.
 FORM = "form"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][^{}]*)\}")
@@ -138,7 +138,7 @@ def load_formats(path: str | Path | None = None) -> dict[str, dict[str, RoleForm
     """Reads a file of formats.
 
     Args:
-      path: of a YAML file, or `"brief"` for the one of short prompts that ships; by default the other that ships.
+      path: of a YAML file, or the name of one that ships: `"plain"`, the default, or `"brief"`, of short prompts.
 
     Returns:
       Name of a workflow to name of a call to format.
@@ -182,13 +182,15 @@ def formats_of(workflow: Workflow, formats: str | Path | Mapping[str, RoleFormat
       UserError: a workflow or a call without formats, a call that the workflow has not, or a format that does not fit.
     """
     if formats is None or isinstance(formats, str | Path):
-        source = str(formats or "the formats that ship")
+        source = str(formats or "plain")
         known = load_formats(formats)
         if workflow.name not in known:
             names = ", ".join(sorted(known)) or "none"
-            raise UserError(
-                f"{source} have no workflow '{workflow.name}' ({names}): give formats, a RoleFormat for each call"
+            others = [name for name in NAMED if name != source and workflow.name in load_formats(name)]
+            advice = (
+                f"choose the formats {' or '.join(others)}" if others else "give formats, a RoleFormat for each call"
             )
+            raise UserError(f"the formats {source} have no workflow '{workflow.name}' ({names}): {advice}")
         formats = known[workflow.name]
     for name in workflow.copies:
         if name in _ALWAYS:

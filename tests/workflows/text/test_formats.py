@@ -85,7 +85,7 @@ def test_formats_that_are_not_there(tmp_path):
     own = Workflow("own", (Call("count", prompt=(PROBLEM,), writes=Solution()),), answer=Last("count"))
     with pytest.raises(
         UserError,
-        match=r"have no workflow 'own' .coordinator, eval_opt, hierarchy, orch_workers, single, voting.: give formats",
+        match=r"the formats plain have no workflow 'own' .coordinator, .*, voting.: give formats, a RoleFormat",
     ):
         bind(own)
     with pytest.raises(UserError, match="call 'count' has the name of a placeholder"):
@@ -185,6 +185,9 @@ def test_short_formats_ship_by_name():
     for name, formats in load_formats("brief").items():
         assert formats_of(make_workflow(name), "brief") == formats
         assert all(of_call.system for of_call in formats.values())
+    assert load_formats("plain") == load_formats()
+    with pytest.raises(UserError, match=r"brief have no workflow 'hierarchy' .eval_opt, .*: choose the formats plain$"):
+        formats_of(make_workflow("hierarchy"), "brief")
 
 
 def test_an_answer_without_working_is_the_number_alone():
