@@ -77,14 +77,14 @@ def evaluate_command(arguments: Sequence[str]) -> int:
 
     workflow, task, problems = _what_to_play(options, config)
     team = load_finetuned_team(options.run, config, options.checkpoint, max_length=options.max_length)
-    if note := note_of_base(config, options.checkpoint, team.iteration):
-        print(note, file=sys.stderr)
-    if options.num_problems is not None and len(problems) < options.num_problems:
-        print(f"there are {len(problems)} problems, fewer than --num-problems {options.num_problems}", file=sys.stderr)
     bound = _bind(options, config, workflow, task, team.model.tokenizer)
     samplers = {"team": team.sampler(workflow, options.replace)}
     if options.base:
         samplers["base model"] = team.sampler(workflow, workflow.roles)
+    if note := note_of_base(config, options.checkpoint, team.iteration):
+        print(note, file=sys.stderr)
+    if options.num_problems is not None and len(problems) < options.num_problems:
+        print(f"there are {len(problems)} problems, fewer than --num-problems {options.num_problems}", file=sys.stderr)
     found = {name: evaluate_text(sampler, bound, problems) for name, sampler in samplers.items()}
     console = Console()
     if options.json:

@@ -49,17 +49,17 @@ def export_command(arguments: Sequence[str]) -> int:
     from jaxmarl_llm.workflows.finetuning.finished import load_finetuned_team
 
     team = load_finetuned_team(options.run, config, options.checkpoint)
-    if note := note_of_base(config, options.checkpoint, team.iteration):
-        print(note, file=sys.stderr)
     policies = list(team.learned)
     if options.role is not None:
         policies = [team.policy_of(options.role)]
+    if options.format != "peft" and len(policies) > 1:
+        raise UserError(f"a model has one policy, the run {len(policies)}: add --role {'|'.join(team.workflow.roles)}")
+    if note := note_of_base(config, options.checkpoint, team.iteration):
+        print(note, file=sys.stderr)
     if options.format == "peft":
         for path in team.save_adapters(out, policies):
             print(path)
         return 0
-    if len(policies) > 1:
-        raise UserError(f"a model has one policy, the run {len(policies)}: add --role {'|'.join(team.workflow.roles)}")
     save_model(team.merged(policies[0]), out)
     print(out)
     return 0
