@@ -3,11 +3,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from toy_models import chatting
+from toy_processes import kill_when_trained
 from toy_tokenizers import write_folder
 from workflows.synthetic_cells import synthetic_runner
 
@@ -158,12 +158,7 @@ def test_kill_9_of_a_matrix_on_a_model(tmp_path):
     killed = tmp_path / "killed"
     process = subprocess.Popen([*program, str(killed), *options], env=environment)
     lines = killed / "runs" / "arithmetic_words-tiny-eval_opt-isolated" / "seed-0" / "metrics.jsonl"
-    deadline = time.monotonic() + 500
-    while not (lines.exists() and lines.read_text().count('"train"') >= 3):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when_trained(process, lines)
     assert [path.stem for path in (killed / "cells").glob("*.json")] == ["arithmetic_words-tiny-eval_opt-shared"]
     subprocess.run([*program, str(killed), "--resume"], check=True, env=environment, timeout=500)
     subprocess.run([*program, str(tmp_path / "whole"), *options], check=True, env=environment, timeout=500)

@@ -159,8 +159,8 @@ class RowConstraints:
 
     def at(self, rows: np.ndarray) -> "RowConstraints":
         """Those of rows `[...]` int of a batch `[B]`."""
-        start, room = (np.asarray(part)[rows] for part in (self.start, self.room))
-        return RowConstraints(self.automaton, *_host(start, room))
+        chosen: Any = [np.asarray(part)[rows] for part in (self.start, self.room)]
+        return RowConstraints(self.automaton, *chosen)
 
     def along(self, tokens: jax.Array) -> jax.Array:
         """Masks `[..., M, V]` bool that completions `[..., M]` int32 are drawn under."""
@@ -212,9 +212,10 @@ def constrain_rows(rows: Sequence[TokenConstraint | None]) -> RowConstraints | N
             check_whole("the room of a constraint", row.room, at_least=1)
     start = np.asarray([FREE if row is None else first[id(row.automaton)] for row in rows], np.int32)
     room = np.asarray([0 if row is None else row.room for row in rows], np.int32)
-    return RowConstraints(
-        TokenAutomaton(*_host(tokens, next_state, distance), vocab_size=sizes.pop()), *_host(start, room)
-    )
+    # NumPy's arrays stay on the host: each device, and each process, takes them as it needs.
+    tables: Any = tokens, next_state, distance
+    of_rows: Any = start, room
+    return RowConstraints(TokenAutomaton(*tables, vocab_size=sizes.pop()), *of_rows)
 
 
 def check_table(states: int, width: int) -> None:
@@ -262,11 +263,6 @@ def rows_of(
     if start.shape != (batch,) or room.shape != (batch,):
         raise ValueError(f"start and room of a constraint must have shape [B] = {(batch,)}, got {start.shape}")
     return RowConstraints(jax.tree.map(jnp.asarray, constraint.automaton), start, room)
-
-
-def _host(*arrays: np.ndarray) -> Any:
-    """Arrays that stay on the host: each device, and each process, takes them as it needs."""
-    return arrays
 
 
 def _power_of_two(number: int) -> int:

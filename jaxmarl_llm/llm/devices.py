@@ -52,7 +52,13 @@ def replicated_like(params: Any) -> NamedSharding | None:
 def replicate(tree: Any, params: Any) -> Any:
     """A pytree of arrays as every device that shares the parameters holds it; itself where one device has them."""
     sharding = replicated_like(params)
-    return tree if sharding is None else jax.jit(lambda x: x, out_shardings=sharding)(tree)
+    return tree if sharding is None else _spread(sharding)(tree)
+
+
+@functools.lru_cache
+def _spread(sharding: NamedSharding) -> Callable:
+    # One program for all calls: a jit of a function made anew would be compiled anew.
+    return jax.jit(lambda tree: tree, out_shardings=sharding)
 
 
 def num_shards(params: Any) -> float:

@@ -85,9 +85,7 @@ def score_among(
     Returns:
       Two arrays `[...]` float32, as `at_token` and `entropy` give them.
     """
-    table = decoder.output_table()
-    table = table if decoder.config.tied_embeddings else table.T
-    rows = jnp.take(table, candidate, axis=0, mode="clip").astype(hidden.dtype)
+    rows = _rows(decoder.output_table(), 0 if decoder.config.tied_embeddings else 1, candidate).astype(hidden.dtype)
     logits = jnp.einsum("...e,...ke->...k", hidden, rows).astype(jnp.float32)
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "allowed": possible}
     log_probs = token_log_probs(logits, **settings)
@@ -139,6 +137,12 @@ def _table(table):
     return (table["rows"], 0) if "rows" in table else (table["columns"], 1)
 
 
+def _rows(array, axis, token):
+    """Vectors `[..., E]` of tokens `[...]` of a table whose vocabulary is on `axis`, without a turned copy of it."""
+    rows = jnp.take(array, token, axis, mode="clip")
+    return jnp.moveaxis(rows, 0, -1) if axis else rows
+
+
 def _sums(hidden, table, token, with_mean):
     def add(sums, logits, rows, columns, _):
         top = jnp.maximum(sums.top, jnp.max(logits, axis=-1))
@@ -180,7 +184,7 @@ def _score_backward(kept, changes):
     of_log_prob, of_entropy = (jnp.zeros(token.shape) if isinstance(x, SymbolicZero) else x for x in changes)
 
     def by_mean():
-        rows = jnp.moveaxis(jnp.take(array, token, axis, mode="clip"), axis, 0).astype(jnp.float32)
+        rows = _rows(array, axis, token).astype(jnp.float32)
         return (of_log_prob[:, None] * (rows - sums.mean / sums.total[:, None])).astype(hidden.dtype)
 
     def add(carry, logits, rows, columns, start):

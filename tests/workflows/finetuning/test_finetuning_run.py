@@ -3,15 +3,14 @@
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from toy_processes import kill_when_trained
 from workflows.finetuning.toy_finetuning import toy_trainer
 from workflows.finetuning.toy_play import random_trainer
 
@@ -271,12 +270,7 @@ def test_kill_9_in_the_middle_of_an_update(tmp_path):
 
     process = subprocess.Popen(command("killed"), env=environment)
     lines = tmp_path / "killed" / "metrics.jsonl"
-    deadline = time.monotonic() + 500
-    while not (lines.exists() and lines.read_text().count('"train"') >= 3):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill_when_trained(process, lines)
     assert max(checkpoints.updates(tmp_path / "killed" / "checkpoints")) < 12
     subprocess.run(command("killed", "whole"), check=True, env=environment, timeout=500)
     trainer = toy_trainer(sharing="isolated", radius=0.1, iterations=12, checkpoint_every=2)
