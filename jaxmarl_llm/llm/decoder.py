@@ -1,19 +1,18 @@
 """The decoder-only transformer, the same one for training, for prompts and for one token after the other."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jax.ad_checkpoint import checkpoint_name
 
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
-from jaxmarl_llm.llm.layers import KEPT, RMSNorm, grouped_attention, rotary_angles, rotate
-from jaxmarl_llm.networks.dense import AdaptedDense, ChosenDense, dense
+from jaxmarl_llm.llm.decoder_layer import DecoderLayer, linear_layer, rms_norm, scaled_init
+from jaxmarl_llm.llm.layers import KEPT, rotary_angles
+from jaxmarl_llm.networks.dense import ChosenDense, dense
 
 
 @struct.dataclass
@@ -85,9 +84,11 @@ class Decoder(nn.Module):
 
     Attributes:
       config: sizes and variants.
+      products: of a layer, see `DecoderLayer`; 0 with `scan_layers`.
     """
 
     config: DecoderConfig
+    products: int = 0
 
     def setup(self):
         config = self.config
@@ -108,15 +109,15 @@ class Decoder(nn.Module):
             )
             self.layers: Any = scanned(config)
         else:
-            self.layers = [DecoderLayer(config) for _ in range(config.num_layers)]
-        self.norm = _norm(config)
+            self.layers = [DecoderLayer(config, self.products) for _ in range(config.num_layers)]
+        self.norm = rms_norm(config)
         if not config.tied_embeddings:
-            self.output = _linear(config, config.vocab_size)
+            self.output = linear_layer(config, config.vocab_size)
         if config.value_head:
             if config.num_adapters:
-                self.value_output: Any = ChosenDense(1, config.num_adapters, _scaled(0.1), dtype="float32")
+                self.value_output: Any = ChosenDense(1, config.num_adapters, scaled_init(0.1), dtype="float32")
             else:
-                self.value_output = dense(1, _scaled(0.1), dtype="float32")
+                self.value_output = dense(1, scaled_init(0.1), dtype="float32")
 
     def __call__(
         self,
@@ -253,66 +254,6 @@ class Decoder(nn.Module):
         return jax.nn.one_hot(adapter, count)
 
 
-class DecoderLayer(nn.Module):
-    """Attention, then a gated layer, each on normed vectors and added to them.
-
-    Attributes:
-      config: of the decoder.
-    """
-
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x, angles, masks, chosen, start, stored):
-        """One layer.
-
-        Args:
-          x: `[B, L, E]` float.
-          angles: of the tokens' positions.
-          masks: of the blocks that `grouped_attention` is to go over, the tokens' own last.
-          chosen: `[B, P]` float, 1 at each row's adapter, or None.
-          start: `[]` int32, the slot of the first token in the last of the caches, where they are to be written into
-            it; None where they are a block of their own.
-          stored: `(keys, values)` `[B, K, S, D]` of each cache; none where the slots are the tokens themselves.
-
-        Returns:
-          `(x, (keys, values))`, those of the last block.
-        """
-        config = self.config
-        out_scale = 1.0 / math.sqrt(2 * config.num_layers)
-
-        def linear(y, features, name, **settings):
-            rank = config.lora_rank if name.removesuffix("_projection") in config.lora_targets else 0
-            layer = _linear(config, features, rank=rank, name=name, **settings)
-            return layer(y, chosen) if isinstance(layer, AdaptedDense) else layer(y)
-
-        def heads(y, count, name):
-            y = linear(y, count * config.head_dim, f"{name}_projection", use_bias=config.attention_bias)
-            y = y.reshape(*y.shape[:-1], count, config.head_dim)
-            if config.qk_norm and name != "value":
-                y = _norm(config, name=f"{name}_norm")(y)
-            return y if name == "value" else rotate(y, angles)
-
-        y = _norm(config, name="attention_norm")(x)
-        query = heads(y, config.num_heads, "query")
-        keys = jnp.swapaxes(heads(y, config.num_kv_heads, "key"), 1, 2)
-        values = jnp.swapaxes(heads(y, config.num_kv_heads, "value"), 1, 2)
-        if start is not None:
-            *stored, last = stored
-            keys, values = (
-                jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
-                for old, new in zip(last, (keys, values), strict=True)
-            )
-        pairs = zip([*stored, (keys, values)], masks, strict=True)
-        blocks = [(both[0], both[1], mask) for both, mask in pairs]
-        y = grouped_attention(query, *blocks)
-        x = x + linear(y.astype(x.dtype), config.hidden_size, "attention_output", scale=out_scale)
-        x = checkpoint_name(x, KEPT)
-        y = _norm(config, name="gated_norm")(x)
-        gate, up = (checkpoint_name(linear(y, config.intermediate_size, name), KEPT) for name in ("gate", "up"))
-        return x + linear(nn.silu(gate) * up, config.hidden_size, "down", scale=out_scale), (keys, values)
-
-
 def _earlier(slots, start, length):
     """`[1, L, S]` bool: slots up to the own one of L tokens from `start` on."""
     return (jnp.arange(slots)[None] <= start + jnp.arange(length)[:, None])[None]
@@ -330,18 +271,3 @@ def _write(cache, new):
         (cache.keys, cache.values),
         new,
     )
-
-
-def _scaled(gain):
-    return nn.initializers.variance_scaling(gain**2, "fan_in", "normal")
-
-
-def _linear(config, features, *, scale=1.0, use_bias=False, rank=0, **settings):
-    settings |= {"dtype": config.dtype, "param_dtype": config.param_dtype}
-    if rank:
-        settings |= {"rank": rank, "adapter_scale": config.lora_alpha / rank, "num_adapters": config.num_adapters}
-    return dense(features, _scaled(scale), use_bias=use_bias, **settings)
-
-
-def _norm(config, **settings):
-    return RMSNorm(config.norm_epsilon, dtype=config.dtype, param_dtype=config.param_dtype, **settings)

@@ -25,14 +25,17 @@ class AdaptedDense(nn.Dense):
     num_adapters: int = 0
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, chosen: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, inputs: jax.Array, chosen: jax.Array | None = None, product: jax.Array | None = None
+    ) -> jax.Array:
         """`[B, ..., inputs]` to `[B, ..., features]`.
 
         Args:
           inputs: float.
           chosen: `[B, P]` float, 1 at the adapter of each row and else 0; None without an axis P.
+          product: `x W`, where it is there already: the layer then has no kernel.
         """
-        out = super().__call__(inputs)
+        out = super().__call__(inputs) if product is None else product
         shapes = (inputs.shape[-1], self.rank), (self.rank, self.features)
         axes = (self.num_adapters,) if self.num_adapters else ()
         normal = nn.initializers.lecun_normal(batch_axis=tuple(range(len(axes))))

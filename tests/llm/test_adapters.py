@@ -22,6 +22,7 @@ from jaxmarl_llm.llm import (
     unmerge_adapter,
 )
 from jaxmarl_llm.llm.adapters import without_adapters
+from jaxmarl_llm.llm.decoder_layer import join_projections
 from jaxmarl_llm.llm.layers import rotary_angles
 
 B, L, M, P = 5, 7, 3, 3
@@ -53,6 +54,20 @@ def parameters(config):
 def logits(config, params, tokens, adapter=None):
     run = jax.jit(lambda params, tokens: Decoder(config).apply({"params": params}, tokens, adapter=adapter)[:2])
     return run(params, tokens)
+
+
+@pytest.mark.parametrize("products", [1, 2, 3])
+def test_joined_projections_are_those_one_by_one(products):
+    """With biases, norms of queries and keys, widths that no number of products divides, and adapters of each row."""
+    config = dataclasses.replace(ADAPTED, scan_layers=False)
+    params = parameters(config)
+    names = [name for name in params if name.startswith("layers")]
+    joined = params | {name: join_projections(params[name], products) for name in names}
+    assert len(joined["layers_0"]["down"]) == 2 and joined["layers_0"]["down_0"]["kernel"].shape[0] == 13
+    run = jax.jit(lambda module, params: module.apply({"params": params}, TOKENS, adapter=ADAPTER)[0], static_argnums=0)
+    expected, found = run(Decoder(config), params), run(Decoder(config, products), joined)
+    np.testing.assert_allclose(expected, found, atol=1e-4)
+    assert float(jnp.std(expected)) > 0.1
 
 
 def test_stacked_layers_are_those_one_after_the_other():

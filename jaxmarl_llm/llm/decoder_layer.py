@@ -1,0 +1,150 @@
+"""A layer of the decoder, and its projections joined for fast products."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.layers import KEPT, RMSNorm, grouped_attention, rotate
+from jaxmarl_llm.networks.dense import AdaptedDense, dense
+
+# The projections of a layer, those of the same vectors together.
+PROJECTIONS = {
+    "query_key_value": ("query_projection", "key_projection", "value_projection"),
+    "attention_output": ("attention_output",),
+    "gate_up": ("gate", "up"),
+    "down": ("down",),
+}
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then a gated layer, each on normed vectors and added to them.
+
+    Attributes:
+      config: of the decoder.
+      products: by how many products the projections of the same vectors are made, with kernels that `join_projections`
+        gives; 0 for a product of its own for each projection.
+    """
+
+    config: DecoderConfig
+    products: int = 0
+
+    @nn.compact
+    def __call__(self, x, angles, masks, chosen, start, stored):
+        """One layer.
+
+        Args:
+          x: `[B, L, E]` float.
+          angles: of the tokens' positions.
+          masks: of the blocks that `grouped_attention` is to go over, the tokens' own last.
+          chosen: `[B, P]` float, 1 at each row's adapter, or None.
+          start: `[]` int32, the slot of the first token in the last of the caches, where they are to be written into
+            it; None where they are a block of their own.
+          stored: `(keys, values)` `[B, K, S, D]` of each cache; none where the slots are the tokens themselves.
+
+        Returns:
+          `(x, (keys, values))`, those of the last block.
+        """
+        config = self.config
+        out_scale = 1.0 / math.sqrt(2 * config.num_layers)
+
+        def linear(y, features, name, *out, **settings):
+            rank = config.lora_rank if name.removesuffix("_projection") in config.lora_targets else 0
+            if out and not rank:
+                return out[0]
+            layer = linear_layer(config, features, rank=rank, name=name, **settings)
+            return layer(y, chosen, *out) if isinstance(layer, AdaptedDense) else layer(y)
+
+        def linears(y, group, *features, **settings):
+            names, outs = PROJECTIONS[group], [()] * len(features)
+            if self.products:
+                parts = [
+                    linear_layer(config, count, name=f"{group}_{index}", **settings)(y)
+                    for index, count in enumerate(_shares(sum(features), self.products))
+                ]
+                outs = [(out,) for out in jnp.split(jnp.concatenate(parts, -1), np.cumsum(features)[:-1], axis=-1)]
+            found = zip(names, features, outs, strict=True)
+            return [linear(y, count, name, *out, **settings) for name, count, out in found]
+
+        def heads(y, name):
+            y = y.reshape(*y.shape[:-1], -1, config.head_dim)
+            if config.qk_norm and name != "value":
+                y = rms_norm(config, name=f"{name}_norm")(y)
+            return y if name == "value" else rotate(y, angles)
+
+        y = rms_norm(config, name="attention_norm")(x)
+        widths = [config.head_dim * count for count in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+        query, keys, values = linears(y, "query_key_value", *widths, use_bias=config.attention_bias)
+        query = heads(query, "query")
+        keys, values = jnp.swapaxes(heads(keys, "key"), 1, 2), jnp.swapaxes(heads(values, "value"), 1, 2)
+        if start is not None:
+            *stored, last = stored
+            keys, values = (
+                jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
+                for old, new in zip(last, (keys, values), strict=True)
+            )
+        pairs = zip([*stored, (keys, values)], masks, strict=True)
+        blocks = [(both[0], both[1], mask) for both, mask in pairs]
+        y = grouped_attention(query, *blocks)
+        (y,) = linears(y.astype(x.dtype), "attention_output", config.hidden_size, scale=out_scale)
+        x = checkpoint_name(x + y, KEPT)
+        y = rms_norm(config, name="gated_norm")(x)
+        gate, up = (checkpoint_name(one, KEPT) for one in linears(y, "gate_up", *(config.intermediate_size,) * 2))
+        (y,) = linears(nn.silu(gate) * up, "down", config.hidden_size, scale=out_scale)
+        return x + y, (keys, values)
+
+
+def join_projections(layer: Mapping[str, Any], products: int) -> dict[str, Any]:
+    """The parameters of a layer for `products`: kernels of the same vectors side by side, then cut into so many.
+
+    Args:
+      layer: parameters of a layer, as it is without products.
+      products: P, at least 1.
+
+    Returns:
+      A layer in which each group of `PROJECTIONS` has P kernels `[inputs, outputs / P]`, and biases, if it has any;
+      adapters stay with their projections.
+    """
+    layer = dict(layer)
+    for group, names in PROJECTIONS.items():
+        projections = [dict(layer.pop(name)) for name in names]
+        for kind in ("kernel", "bias"):
+            if kind in projections[0]:
+                whole = jnp.concatenate([projection.pop(kind) for projection in projections], axis=-1)
+                for index, part in enumerate(
+                    jnp.split(whole, np.cumsum(_shares(whole.shape[-1], products))[:-1], axis=-1)
+                ):
+                    layer.setdefault(f"{group}_{index}", {})[kind] = part
+        layer |= {name: rest for name, rest in zip(names, projections, strict=True) if rest}
+    return layer
+
+
+def _shares(features, products):
+    """How many outputs each of several products has."""
+    return [len(share) for share in np.array_split(np.arange(features), products)]
+
+
+def scaled_init(gain: float) -> nn.initializers.Initializer:
+    """Kernels that multiply the size of a vector's entries by `gain`."""
+    return nn.initializers.variance_scaling(gain**2, "fan_in", "normal")
+
+
+def linear_layer(
+    config: DecoderConfig, features: int, *, scale: float = 1.0, use_bias: bool = False, rank: int = 0, **settings: Any
+) -> nn.Dense:
+    """A dense layer as a decoder has them; `scale` is of the initial kernel, `settings` are as in `dense`."""
+    settings |= {"dtype": config.dtype, "param_dtype": config.param_dtype}
+    if rank:
+        settings |= {"rank": rank, "adapter_scale": config.lora_alpha / rank, "num_adapters": config.num_adapters}
+    return dense(features, scaled_init(scale), use_bias=use_bias, **settings)
+
+
+def rms_norm(config: DecoderConfig, **settings: Any) -> RMSNorm:
+    """A norm as a decoder has them."""
+    return RMSNorm(config.norm_epsilon, dtype=config.dtype, param_dtype=config.param_dtype, **settings)
