@@ -7,7 +7,13 @@ _FEW = 8
 
 
 class UserError(ValueError):
-    """Bad input from a user. The command line prints its one line and exits with status 2."""
+    """Bad input from a user. The command line prints its one line and exits with status 2.
+
+    What would break the line, such as a line feed in a name, is written as an escape.
+    """
+
+    def __init__(self, line: object = ""):
+        super().__init__("".join(one if one.isprintable() else repr(one)[1:-1] for one in str(line)))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -71,8 +71,14 @@ def trained(monkeypatch):
         ("ablate --model smollm2 --sharing adapters", "--sharing adapters does not go with --model"),
         ("ablate --model smollm2 --workflows orch", "unknown workflow 'orch': did you mean orch_workers"),
         ("ablate --model smollm2 --learner-args groups=slot", "did you mean grouping"),
-        ("ablate --model smollm2 --iterations 1", "--cliff-window 2 is more than the 1 evaluation after the first"),
+        (
+            "ablate --model smollm2 --iterations 1 --cliff-window 2",
+            "--cliff-window 2 is more than the 1 evaluation after the first",
+        ),
         ("ablate --model {folder}/nowhere --out {folder}/run", "there is no model"),
+        ("ablate quick --iterations 6 --eval-every 2 --cliff-window=4", "--cliff-window 4 is more than the 3 eval"),
+        ("ablate quick --eval-every 0", "--eval-every must lie between 1 and 10,000,000, got 0"),
+        ("ablate quick --out ~nobody-of-this-name/run", "there is no user"),
     ],
 )
 def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsys):
@@ -83,12 +89,51 @@ def test_mistakes_take_one_line_and_status_2(arguments, message, tmp_path, capsy
 
 
 def test_options_override_the_preset(tmp_path):
-    options, folder = parse_ablate(["full", "--sizes", "tiny", "base", "--seed", "7", "--eval-greedy"])
+    options, folder, notice = parse_ablate(["full", "--sizes", "tiny", "base", "--seed", "7", "--eval-greedy"])
     assert options.config.sizes == ("tiny", "base") and options.config.seeds == (7, 8, 9, 10, 11)
     assert options.config.eval_greedy and options.config.iterations == PRESETS["full"].iterations
-    assert str(folder).startswith("runs/ablation-full-") and not options.resume
+    assert str(folder).startswith("runs/ablation-full-") and not options.resume and not notice
     quick = parse_ablate(["quick", "--learner-args", "coherence=true"])[0].config
     assert quick.learner_args == PRESETS["quick"].learner_args | {"coherence": True}
+
+
+def test_names_of_several_lines(tmp_path, capsys):
+    assert main(["ablate", "quick", "--learner-args", "reward=mixed\nfoo", "--out", str(tmp_path / "run")]) == 2
+    assert main(["ablate", "quick", "--workflows", "vot\ning\r\x1b[2J"]) == 2
+    assert main(["ablate", "quick", "--out", "a\0b"]) == 2
+    assert main(["ablate", "--resume", "--out", "a\0b\n"]) == 2
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 4 and "\x1b" not in errors and r"reward 'mixed\nfoo'" in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_shows_defaults_that_apply(capsys):
+    shown = []
+    for arguments in (["--help"], ["full", "--help"]):
+        with pytest.raises(SystemExit):
+            parse_ablate(arguments)
+        shown.append(" ".join(capsys.readouterr().out.split()))
+    quick, full = shown
+    assert "usage: jaxmarl-llm ablate PRESET [--option" in quick and "Updates of each cell. (default: 20)" in quick
+    assert "below are those of quick; full has --tasks arithmetic stack_code" in quick and "--iterations 200" in quick
+    assert "those of quick" not in full and "Updates of each cell. (default: 200)" in full
+
+
+def test_a_short_ablation_averages_fewer_evaluations(tmp_path, trained, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    short = ["ablate", "quick", "--workflows", "single", "--iterations", "6", "--eval-every", "2", "--out", "~/out"]
+    assert main(short) == 0
+    folder = tmp_path / "out"
+    assert capsys.readouterr().err == "--cliff-window is 3, not 5: as many evaluations follow the first\n"
+    assert json.loads((folder / "results.json").read_text())["config"]["cliff_window"] == 3
+    assert main([*short, "--resume"]) == 0 and main(["ablate", "--resume", "--out", "~/out"]) == 0
+    assert len(trained) == 1
+    assert parse_ablate(["--model", "smollm2", "--iterations", "1"])[0].config.cliff_window == 1
+
+
+def test_module_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "jaxmarl_llm", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("jaxmarl-llm ")
 
 
 def test_files_and_resume(tmp_path, trained, capsys):
@@ -109,7 +154,9 @@ def test_files_and_resume(tmp_path, trained, capsys):
     assert main([*ARGUMENTS, "--out", str(folder)]) == 2
     assert "add --resume" in capsys.readouterr().err
     assert main(["ablate", "quick", "--resume", "--out", str(folder)]) == 2
-    assert f"iterations: 29 -> {PRESETS['quick'].iterations}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"iterations: 29 -> {PRESETS['quick'].iterations}" in error
+    assert f"go on with its own settings: jaxmarl-llm ablate --resume --out {folder}" in error
 
 
 def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capfd):
@@ -135,7 +182,9 @@ def test_interrupt_says_how_to_go_on(tmp_path, monkeypatch, capfd):
 
 
 def test_options_on_a_model():
-    options, folder = parse_ablate(["--model", "smollm2", "--workflows", "voting", "sums", "--task-args", "digits=1"])
+    options, folder, _ = parse_ablate(
+        ["--model", "smollm2", "--workflows", "voting", "sums", "--task-args", "digits=1"]
+    )
     config = options.config
     assert (config.workflows, config.learner_args["trust_region"]) == (("voting",), "teamtr")
     assert config.task_args["digits"] == 1 and config.task_args["arithmetic_words.style"] == "bare"

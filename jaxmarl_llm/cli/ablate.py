@@ -13,10 +13,12 @@ import tyro
 
 from jaxmarl_llm.cli import DIVERGED
 from jaxmarl_llm.cli.ablate_model import ModelOptions, is_of_model, model_runner, parse_model_ablation, refuse_foreign
+from jaxmarl_llm.cli.help import options_of, written
 from jaxmarl_llm.cli.options import option_value, parse_options, split_preset
 from jaxmarl_llm.errors import UserError, plural, unknown_name
 from jaxmarl_llm.training.config import FINETUNE_FOLDER, preset_names
-from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, short_name
+from jaxmarl_llm.user_files import user_path
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, Matrix, check_ablation, short_name
 from jaxmarl_llm.workflows.ablation.model_matrix import DEFAULT_PRESET, ModelAblation
 
 
@@ -32,6 +34,8 @@ class AblateOptions:
 
 
 SECONDS_BETWEEN_LINES = 30.0
+# What goes on in a phase that shows no share of its own.
+_DOING = {"preparing": "preparing: compiling the pretraining"}
 _DESCRIPTION = (
     "Train teams of language-model roles, with one policy for all roles (shared) and one policy a role (isolated), and "
     f"report what differs. The teams are small decoders that are trained from scratch. PRESET is one of "
@@ -39,10 +43,45 @@ _DESCRIPTION = (
     "Two other commands have a --help of their own: `ablate --model MODEL --help`, the same on a language model, and "
     "`ablate phase --help`, a phase diagram."
 )
+_HELP_PRESET = "quick"
 
 
-def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions | ModelOptions, Path]:
-    """Options of an ablation, checked, and its folder; those of one on a language model with `--model`.
+def _other_defaults() -> str:
+    """How the defaults of other presets differ from those that the help without a preset shows."""
+    shown = {option.flag: option.default for option in options_of(Ablation, PRESETS[_HELP_PRESET])}
+    parts = []
+    for name in PRESETS:
+        differing = [option for option in options_of(Ablation, PRESETS[name]) if option.default != shown[option.flag]]
+        settings = [f"{option.flag} {written(option.default) or '(none)'}" for option in differing]
+        if settings:
+            parts.append(f"{name} has {', '.join(settings)}")
+    return f"The defaults below are those of {_HELP_PRESET}; {'; '.join(parts)}."
+
+
+def fit_window(config: Matrix, arguments: Sequence[str]) -> tuple[Matrix, str]:
+    """Averages fewer evaluations where there are not as many, unless the user has said how many.
+
+    Args:
+      config: the ablation, not yet checked.
+      arguments: what the user typed.
+
+    Returns:
+      The configuration, and what the user should know of it; empty where nothing was changed.
+    """
+    given = any(argument.partition("=")[0].replace("_", "-") == "--cliff-window" for argument in arguments)
+    if given or config.iterations < 1 or config.eval_every < 1:
+        return config, ""
+    evaluations = -(-config.iterations // config.eval_every)
+    if config.cliff_window <= evaluations:
+        return config, ""
+    notice = f"--cliff-window is {evaluations}, not {config.cliff_window}: as many evaluations follow the first"
+    return dataclasses.replace(config, cliff_window=evaluations), notice
+
+
+def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions | ModelOptions, Path, str]:
+    """Options of an ablation, checked, its folder, and what the user should know, if anything.
+
+    They are those of one on a language model with `--model`.
 
     Raises:
       UserError: bad input.
@@ -57,17 +96,18 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions | ModelOptions
             raise UserError("--resume needs the folder of the ablation: add --out DIR")
         from jaxmarl_llm.workflows.ablation.results import read_header
 
-        stored = read_header(Path(out))[0]
+        stored = read_header(user_path(out, "--out"))[0]
     if is_of_model(arguments) or isinstance(stored, ModelAblation):
         of_model = stored if isinstance(stored, ModelAblation) else None
         config, options = parse_model_ablation(preset, arguments, of_model)
         preset = Path(preset or DEFAULT_PRESET).stem
     else:
         config, options = _parse_small(preset, arguments, stored)
-    options = dataclasses.replace(options, config=config)
-    check_ablation(options.config)
+    config, notice = fit_window(config, arguments)
+    check_ablation(config)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return options, options.out or Path("runs") / f"ablation-{preset}-{stamp}"
+    folder = Path("runs") / f"ablation-{preset}-{stamp}" if out is None else user_path(out, "--out")
+    return dataclasses.replace(options, config=config), folder, notice
 
 
 def _parse_small(
@@ -75,6 +115,7 @@ def _parse_small(
 ) -> tuple[Ablation, AblateOptions]:
     """The same as `parse_model_ablation`, of small decoders."""
     refuse_foreign(arguments, of_model=False)
+    helps, description = bool({"-h", "--help"} & set(arguments)), _DESCRIPTION
     if preset is not None:
         if preset in preset_names(FINETUNE_FOLDER) or preset.endswith((".yaml", ".yml")):
             raise UserError(
@@ -85,16 +126,17 @@ def _parse_small(
         base = PRESETS[preset]
     elif stored is not None:
         base = stored
-    elif {"-h", "--help"} & set(arguments):
-        base = Ablation()
+    elif helps:
+        base, description = PRESETS[_HELP_PRESET], f"{_DESCRIPTION}\n\n{_other_defaults()}"
     else:
         raise UserError(
             f"name an ablation: {' or '.join(PRESETS)}, or phase for a phase diagram, or add --model for one on a "
             "language model"
         )
-    program = f"jaxmarl-llm ablate {preset or '[PRESET]'}"
+    # A preset is left out only where an ablation is resumed.
+    program = f"jaxmarl-llm ablate {preset or 'PRESET' * helps}".rstrip()
     options = parse_options(
-        AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=_DESCRIPTION
+        AblateOptions, arguments, program=program, default=AblateOptions(config=base), description=description
     )
     settings = {
         name: getattr(base, name) | getattr(options.config, name) for name in ("learner_args", "pretraining_args")
@@ -108,7 +150,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
         from jaxmarl_llm.cli.phase import phase_command
 
         return phase_command(arguments[1:])
-    options, folder = parse_ablate(arguments)
+    options, folder, notice = parse_ablate(arguments)
 
     from rich.console import Console
 
@@ -142,7 +184,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
             folder,
             make_runner,
             resume=options.resume,
-            watcher=make_watcher(console, heading, MODEL_PHASES if of_model else PHASES),
+            watcher=make_watcher(console, heading, MODEL_PHASES if of_model else PHASES, notice),
             record=lambda result: write_board(folder / "tensorboard" / result.cell.name, result),
         )
     except TrainingInterrupted as stop:
@@ -191,13 +233,14 @@ def print_summary(summary: dict[str, Any], folder: Path, console: Any, seconds: 
         console.print(f"{name:14}{folder / name}", highlight=False, soft_wrap=True)
 
 
-def make_watcher(console: Any, heading: str, phases: Mapping[str, float]) -> Any:
+def make_watcher(console: Any, heading: str, phases: Mapping[str, float], notice: str = "") -> Any:
     """Shows the progress of an ablation: a bar on a terminal, elsewhere a line a phase, and one every half minute.
 
     Args:
       console: where to show it.
       heading: the first line, once nothing has been refused.
       phases: of a cell, for `Forecast`.
+      notice: what the user should know, for stderr; like the heading.
     """
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -217,11 +260,13 @@ def make_watcher(console: Any, heading: str, phases: Mapping[str, float]) -> Any
             self.num_cells = self.num_done = 0
             self.forecast = Forecast((), phases=phases)
             self.last: tuple[Any, str] | None = None
-            self.line_time = 0.0
+            self.line_time = self.phase_time = 0.0
 
         def start(self, cells, missing):
             self.num_cells, self.num_done = len(cells), len(cells) - len(missing)
             self.forecast = Forecast(missing, phases=phases)
+            if notice:
+                print(notice, file=sys.stderr)
             console.print(heading, highlight=False, soft_wrap=True)
             if self.num_done:
                 console.print(f"{self.num_done} of {self.num_cells} cells are done already", highlight=False)
@@ -229,16 +274,22 @@ def make_watcher(console: Any, heading: str, phases: Mapping[str, float]) -> Any
 
         def advance(self, cell, phase, share, accuracy):
             self.forecast.advance(cell, phase, share)
+            now, is_new = time.monotonic(), (cell, phase) != self.last
+            if is_new:
+                self.last, self.phase_time = (cell, phase), now
             text = phase if share in (0.0, 1.0) else f"{phase} {100 * share:.0f} %"
+            if share == 0.0:
+                # A sign of life where no share is known.
+                text = _DOING.get(phase, phase)
+                text += f", {format_duration(now - self.phase_time)} so far" if now - self.phase_time > 1 else ""
             parts = [f"cell {self.num_done + 1} of {self.num_cells}", cell.name, text]
             if math.isfinite(accuracy):
                 parts.append(f"accuracy {accuracy:.3f}")
             parts.append(f"{format_duration(self.forecast.left)} left")
             self.bar.update(self.task, completed=self.forecast.done, text="  ".join(parts))
-            due = (cell, phase) != self.last or time.monotonic() - self.line_time > SECONDS_BETWEEN_LINES
-            if due and not console.is_terminal:
+            if (is_new or now - self.line_time > SECONDS_BETWEEN_LINES) and not console.is_terminal:
                 console.print("  ".join(parts), highlight=False, soft_wrap=True)
-                self.last, self.line_time = (cell, phase), time.monotonic()
+                self.line_time = now
 
         def end(self, result, seconds):
             self.num_done += 1

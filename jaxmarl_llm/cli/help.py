@@ -118,15 +118,18 @@ def _shown(option: Option) -> str:
     default = option.default
     if default is dataclasses.MISSING or default is None or default in ("", {}, ()) or _NO_OPPOSITE in option.notes:
         return ""
-    if isinstance(default, bool):
-        text = ("no", "yes")[default]
-    elif isinstance(default, dict):
-        text = " ".join(f"{name}={value}" for name, value in default.items())
-    elif isinstance(default, tuple):
-        text = " ".join(map(str, default))
-    else:
-        text = f"{default:_}" if type(default) is int else str(default)
-    return f" (default: {text})"
+    return f" (default: {written(default)})"
+
+
+def written(value: Any) -> str:
+    """A value as a user would type it."""
+    if isinstance(value, bool):
+        return ("no", "yes")[value]
+    if isinstance(value, dict):
+        return " ".join(f"{name}={one}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return f"{value:_}" if type(value) is int else str(value)
 
 
 def help_text(kind: type, program: str, description: str | None, values: Any = None) -> str:

@@ -135,7 +135,10 @@ def check_folder(folder: Path, config: Matrix, resume: bool) -> None:
         return
     changed = differences(read_header(folder)[0], config)
     if changed:
-        raise UserError(f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out")
+        raise UserError(
+            f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out, or go on with its "
+            f"own settings: jaxmarl-llm ablate --resume --out {folder}"
+        )
     if not resume:
         raise UserError(f"folder {folder} holds this ablation already: add --resume to do what is missing of it")
     sealed.check_subfolders(folder, CELL_FOLDER, RUN_FOLDER, "tensorboard")
