@@ -11,6 +11,7 @@ import inspect
 import io
 import json
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -38,6 +39,11 @@ _HOUR = 3600.0
 
 def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=3)
+
+
+def print_notice(message: str) -> None:
+    """For `notify` in a command: the line on stderr, without Python's words about warnings."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def base_policy(
@@ -133,7 +139,11 @@ def _description(config: Pretraining) -> dict[str, Any]:
 
 
 def _key(config: Pretraining) -> str:
-    return hashlib.sha256(json.dumps(_description(config), sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(_as_text(_description(config)).encode()).hexdigest()[:32]
+
+
+def _as_text(description: Any) -> str:
+    return json.dumps(description, sort_keys=True)
 
 
 def _by_path(params: Any) -> dict[str, Any]:
@@ -184,11 +194,17 @@ def _read(path: Path, config: Pretraining) -> Any:
     head = parse_json(str(arrays.pop(_HEAD)))
     if _checksum(arrays) != head["sha256"]:
         raise _Damaged("its content is not what was written")
+    # As text, since what JSON gives back is compared: a file may have been copied over another configuration's.
+    if _as_text(head["description"]) != _as_text(_description(config)):
+        raise _Damaged("it is of another configuration")
     decoder = Decoder(config.decoder)
     shapes = jax.eval_shape(lambda: decoder.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     expected = _by_path(shapes)
-    if {name: leaf.shape for name, leaf in expected.items()} != {name: leaf.shape for name, leaf in arrays.items()}:
-        raise _Damaged("it does not fit the decoder")
     # NumPy's files know no bfloat16: it comes back as two bytes without a type.
+    kinds = {name: (leaf.shape, np.dtype(leaf.dtype.str)) for name, leaf in expected.items()}
+    if kinds != {name: (leaf.shape, leaf.dtype) for name, leaf in arrays.items()}:
+        raise _Damaged("it does not fit the decoder")
     found = [jnp.asarray(arrays[name].view(leaf.dtype)) for name, leaf in expected.items()]
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in found):
+        raise _Damaged("some of its numbers are not finite")
     return jax.tree.unflatten(jax.tree.structure(shapes), found)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import os
 
 import jax
@@ -192,6 +193,34 @@ def test_damaged_files_are_made_again(damage, tmp_path, made):
     again = base_policy(config, folder=tmp_path, notify=told.append)
     assert len(made) == 3 and len(told) == 1 and "is damaged" in told[0] and "\n" not in told[0]
     assert same(base_policy(config, folder=tmp_path), again) and len(made) == 3
+
+
+def write_anew(path, change):
+    """The file with other arrays and a checksum that fits them."""
+    with np.load(path) as archive:
+        arrays = {name: change(archive[name]) if name != "head" else archive[name] for name in archive.files}
+    head = json.loads(str(arrays.pop("head")))
+    head["sha256"] = base_policies._checksum(arrays)
+    np.savez(path, head=np.asarray(json.dumps(head)), **arrays)
+
+
+def test_whole_files_of_something_else_are_made_again(tmp_path, made, capsys):
+    config = configuration()
+    base_policy(config, folder=tmp_path)
+    path, other = base_policy_path(config, tmp_path), dataclasses.replace(config, num_steps=3)
+    base_policy(other, folder=tmp_path)
+    damages = (
+        (lambda: path.write_bytes(base_policy_path(other, tmp_path).read_bytes()), "it is of another configuration"),
+        (lambda: write_anew(path, lambda leaf: leaf * np.float32(np.nan)), "some of its numbers are not finite"),
+        (lambda: write_anew(path, lambda leaf: leaf.view(np.int32)), "it does not fit the decoder"),
+    )
+    for damage, reason in damages:
+        damage()
+        again = base_policy(config, folder=tmp_path, notify=base_policies.print_notice)
+        told = capsys.readouterr()
+        assert told.err == f"base policy {path} is damaged ({reason}): it is made again\n" and not told.out
+        assert same(base_policy(config, folder=tmp_path), again)
+    assert len(made) == 5
 
 
 def test_killed_while_writing(tmp_path, made, monkeypatch):

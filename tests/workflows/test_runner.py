@@ -33,7 +33,7 @@ def used(monkeypatch):
 
         return CellProgram(lambda base: Updates(0), update, evaluate, compile_seconds=7.0)
 
-    def base_policy(pretraining, on_metrics):
+    def base_policy(pretraining, on_metrics, notify):
         used["based"].append(pretraining.decoder.hidden_size)
         on_metrics({"step": pretraining.num_steps})
 

@@ -14,6 +14,7 @@ from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.matrix import check_settings
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
 from jaxmarl_llm.workflows.ablation.sizes import check_sizes
+from jaxmarl_llm.workflows.base_policies import print_notice
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.pretraining import Pretraining
 
@@ -65,7 +66,9 @@ def train_copies(config: Phase, copies: int, on_evaluation) -> dict[str, Any]:
     """
     learner, pretraining = make_learner(config, copies)
     bound = learner.bound
-    base_params = in_background(lambda: workflows.base_policy(pretraining), lambda: on_evaluation(0.0, math.nan))
+    base_params = in_background(
+        lambda: workflows.base_policy(pretraining, notify=print_notice), lambda: on_evaluation(0.0, math.nan)
+    )
     problems = bound.task.held_out(config.eval_problems)
     programs = programs_of(config, copies)
     num_lanes = sum(len(lanes) for _, lanes in programs)

@@ -19,6 +19,7 @@ from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Ce
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
 from jaxmarl_llm.workflows.ablation.sizes import check_sizes
+from jaxmarl_llm.workflows.base_policies import print_notice
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.policies import sharing
 from jaxmarl_llm.workflows.tasks.base import Problem, Task
@@ -116,7 +117,10 @@ class CellRunner:
 
             on_progress("preparing", 0.0, math.nan)
             self._bases[key] = in_background(
-                lambda: base_policy(pretraining, on_metrics=lambda metrics: steps.append(metrics["step"])), on_wait
+                lambda: base_policy(
+                    pretraining, on_metrics=lambda metrics: steps.append(metrics["step"]), notify=print_notice
+                ),
+                on_wait,
             )
             on_progress("pretraining", 1.0, math.nan)
         return self._bases[key]
