@@ -52,12 +52,14 @@ def elements(what: str, value: Any, *kinds: type) -> tuple:
     return tuple(value)
 
 
-def check_whole(what: str, value: Any, *, at_least: int | None = None) -> None:
-    """Raises `UserError` where a value is no whole number, such as 4.0 or True, or too small."""
+def check_whole(what: str, value: Any, *, at_least: int | None = None, at_most: int | None = None) -> None:
+    """Raises `UserError` where a value is no whole number, such as 4.0 or True, or is out of range."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise UserError(f"{what} must be a whole number, got {shown(value)}")
     if at_least is not None and value < at_least:
         raise UserError(f"{what} must be at least {at_least}, got {value}")
+    if at_most is not None and value > at_most:
+        raise UserError(f"{what} must be at most {at_most}, got {value}")
 
 
 def check_number(

@@ -27,6 +27,9 @@ from jaxmarl_llm.cli.train import TrainOptions
 from jaxmarl_llm.envs import registry
 from jaxmarl_llm.envs.base import Environment
 from jaxmarl_llm.training import TrainConfig, preset_names
+from jaxmarl_llm.workflows.ablation.loop import ablation_cells
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS as ABLATIONS
+from jaxmarl_llm.workflows.ablation.runner import make_runner
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -113,7 +116,13 @@ def check_training(module):
     assert module.returns.shape[-1] == 2 and module.action.shape == (2,)
 
 
-CHECKS = {"README.md": check_readme, "training.md": check_training}
+def check_workflows(module):
+    config = dataclasses.replace(ABLATIONS["quick"], tasks=("reverse",))
+    make_runner(config, ablation_cells(config)[:1])
+    assert module.Reverse().held_out(256).length.shape == (256,)
+
+
+CHECKS = {"README.md": check_readme, "training.md": check_training, "workflows.md": check_workflows}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

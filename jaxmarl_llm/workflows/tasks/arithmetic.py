@@ -14,6 +14,8 @@ from jaxmarl_llm.workflows.tasks.base import Problem, Task
 PLUS, MINUS, TIMES = range(3)
 _LARGEST = 10**8
 _MOST_DIGITS = 8
+# Expressions are put together operand by operand: more would take minutes to compile.
+_MOST_LEVELS = 100
 
 
 @struct.dataclass
@@ -44,7 +46,7 @@ class Arithmetic(Task):
     Hints are values of sub-expressions, in the order in which a teacher works them out.
 
     Attributes:
-      level: the expression has `level + 1` operands.
+      level: the expression has `level + 1` operands; at most 100.
       digits: most digits of an operand, drawn uniformly from all numbers up to that.
       operators: any of `+`, `-`, `*`, drawn uniformly; times comes before plus and minus, as usual.
       modulus: values are taken modulo this; None for whole numbers, negative ones with a leading minus.
@@ -64,19 +66,18 @@ class Arithmetic(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        check_whole("digits", self.digits, at_least=1)
+        check_whole("digits", self.digits, at_least=1, at_most=_MOST_DIGITS)
         check_kind("operators", self.operators, str)
         check_kind("modulus", self.modulus, int, type(None))
         for name in ("brackets", "working"):
             check_kind(name, getattr(self, name), bool)
-        if self.digits > _MOST_DIGITS:
-            raise UserError(f"digits must be at most {_MOST_DIGITS}, got {self.digits}")
         if not self.operators or len(set(self.operators)) != len(self.operators) or set(self.operators) - set("+-*"):
             raise UserError(f"operators must be some of + - *, each once, got '{self.operators}'")
         if self.modulus is not None and not 2 <= self.modulus <= 10**4:
             raise UserError(f"modulus must lie between 2 and 10000, got {self.modulus}")
         if self._largest > _LARGEST:
             raise UserError(f"values could exceed {_LARGEST}: lower level or digits, or set a modulus")
+        check_whole("level", self.level, at_most=_MOST_LEVELS)
 
     @property
     def num_operands(self) -> int:

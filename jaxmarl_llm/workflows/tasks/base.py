@@ -200,7 +200,7 @@ class Task(abc.ABC):
                 break
         raise UserError(
             f"{type(self).__name__} at level {self.level} has about {len(found)} held-out problems, not {n}: "
-            "ask for fewer, or for a higher level"
+            "ask for fewer (--eval-problems of ablate, num_problems of evaluate_base), or for a higher level"
         )
 
 

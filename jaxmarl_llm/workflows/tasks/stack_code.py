@@ -15,6 +15,8 @@ from jaxmarl_llm.workflows.vocabulary import FIRST_SYMBOL
 
 _NUM_CODES = len(INSTRUCTIONS) + 10
 _TRIES = 4
+# Far beyond what a decoder's context holds; a problem is put together case by case, so that more would take minutes.
+_RANGES = {"level": (1, 100), "num_inputs": (1, 10), "num_shown": (1, 100), "num_hidden": (0, 1000)}
 
 
 @struct.dataclass
@@ -41,9 +43,9 @@ class StackCode(Task):
     Hints are how a teacher's program begins.
 
     Attributes:
-      level: instructions of the hidden program.
-      num_inputs: I, numbers on the stack at the start, one digit each.
-      num_shown, num_hidden: cases in the problem, and cases that only scoring sees.
+      level: instructions of the hidden program, at most 100.
+      num_inputs: I, numbers on the stack at the start, one digit each, at most 10.
+      num_shown, num_hidden: cases in the problem, at most 100, and cases that only scoring sees, at most 1000.
       modulus: values are taken modulo this, 2 to 10, so that each is one digit.
       partial: the score is the share of cases that pass; if not, 1 where all pass.
 
@@ -59,8 +61,8 @@ class StackCode(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, least in (("num_inputs", 1), ("num_shown", 1), ("num_hidden", 0)):
-            check_whole(name, getattr(self, name), at_least=least)
+        for name, (least, most) in _RANGES.items():
+            check_whole(name, getattr(self, name), at_least=least, at_most=most)
         check_whole("modulus", self.modulus, at_least=2)
         check_kind("partial", self.partial, bool)
         if self.modulus > 10:
