@@ -165,7 +165,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
 
     from jaxmarl_llm.report.ablation import write_report
     from jaxmarl_llm.report.ablation_board import write_board
-    from jaxmarl_llm.workflows.ablation.forecast import MODEL_PHASES, PHASES
+    from jaxmarl_llm.workflows.ablation.forecast import phases_of
     from jaxmarl_llm.workflows.ablation.loop import run_ablation
     from jaxmarl_llm.workflows.ablation.results import read_header
 
@@ -184,7 +184,7 @@ def ablate_command(arguments: Sequence[str]) -> int:
             folder,
             make_runner,
             resume=options.resume,
-            watcher=make_watcher(console, heading, MODEL_PHASES if of_model else PHASES, notice),
+            watcher=make_watcher(console, heading, phases_of(config), notice),
             record=lambda result: write_board(folder / "tensorboard" / result.cell.name, result),
         )
     except TrainingInterrupted as stop:

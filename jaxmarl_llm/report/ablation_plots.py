@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
 from jaxmarl_llm.report.ablation_summary import outcome_curves, role_curve
-from jaxmarl_llm.report.plots import COLORS, INK, draw_curve, draw_legend, new_figure, style_axes
+from jaxmarl_llm.report.plots import COLORS, INK, draw_curve, draw_legend, new_figure, plain, shortened, style_axes
 from jaxmarl_llm.report.statistics import mean_without_nan
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
@@ -23,6 +23,8 @@ _OUTCOMES = (
     ("generation_failure", "no right solution", "#bbbbbb"),
 )
 _WIDTH = 11.0
+# Characters of a role's name: two fit below a panel.
+_ROLE = 24
 # Shared and isolated policies of one workflow beside each other.
 _COLUMNS = 2
 
@@ -61,7 +63,7 @@ def accuracy_figure(results: Sequence[CellResult], title: str) -> Figure:
     figure, axes = _panels(len(workflows), title, max(len(workflows), 1))
     for workflow, panel in zip(workflows, axes, strict=True):
         _style_updates(panel, "held-out accuracy" if panel is axes[0] else "")
-        panel.set_title(workflow, loc="left", fontsize=9, color=INK)
+        panel.set_title(plain(workflow, 36), loc="left", fontsize=9, color=INK)
         for result in results:
             if result.cell.workflow != workflow:
                 continue
@@ -99,7 +101,8 @@ def outcome_figure(results: Sequence[CellResult], window: int, title: str) -> Fi
     axes.xaxis.set_major_formatter("{x:.1f}")
     ticks, labels = [], []
     for index, result in enumerate(results):
-        name = f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing] if len(result.roles) > 1 else ''}".strip()
+        sharing = SHARING_NAMES[result.cell.sharing] if len(result.roles) > 1 else ""
+        name = f"{plain(result.cell.workflow, 30)} {sharing}".strip()
         for offset, points, when in ((-0.2, slice(0, 1), "base"), (0.2, slice(-window, None), "end")):
             left, curves = 0.0, outcome_curves(result)
             for source, _, color in _OUTCOMES:
@@ -135,13 +138,19 @@ def _by_cell(
     for (result, curves), panel in zip(drawn, axes, strict=True):
         _style_updates(panel, "")
         panel.set_title(
-            f"{result.cell.workflow} {SHARING_NAMES[result.cell.sharing]}", loc="left", fontsize=9, color=INK
+            f"{plain(result.cell.workflow)} {SHARING_NAMES[result.cell.sharing]}", loc="left", fontsize=9, color=INK
         )
         for index, (text, curve, style) in enumerate(curves):
-            draw_curve(panel, range(1, len(curve) + 1), curve, COLORS[index], text, linewidth=1.5, **style)
+            draw_curve(
+                panel, range(1, len(curve) + 1), curve, COLORS[index % len(COLORS)], text, linewidth=1.5, **style
+            )
         panel.set_ylim(*limits)
         draw_legend(panel, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     return figure
+
+
+def _roles(result: CellResult) -> list[str]:
+    return [shortened(role, _ROLE) for role in result.roles]
 
 
 def mass_figure(results: Sequence[CellResult], title: str) -> Figure | None:
@@ -149,7 +158,7 @@ def mass_figure(results: Sequence[CellResult], title: str) -> Figure | None:
 
     def lines(result):
         curves = [role_curve(result, "gradient_share", index) for index in range(len(result.roles))]
-        return [(role, curve, {}) for role, curve in zip(result.roles, curves, strict=True) if curve is not None]
+        return [(role, curve, {}) for role, curve in zip(_roles(result), curves, strict=True) if curve is not None]
 
     return _by_cell(results, title, "share of gradient mass", lines, (0, 1.02))
 
@@ -158,11 +167,11 @@ def cosine_figure(results: Sequence[CellResult], title: str) -> Figure | None:
     """Cosines between the gradients of two roles, and between copies of one role, over updates."""
 
     def lines(result):
-        found, cosine = [], result.diagnostics.get("role_gradient_cosine")
+        roles, found, cosine = _roles(result), [], result.diagnostics.get("role_gradient_cosine")
         if cosine is not None:
-            pairs = itertools.combinations(range(len(result.roles)), 2)
-            found = [(f"{result.roles[i]}, {result.roles[j]}", cosine[:, :, i, j], {}) for i, j in pairs]
-        for index, role in enumerate(result.roles):
+            pairs = itertools.combinations(range(len(roles)), 2)
+            found = [(f"{roles[i]}, {roles[j]}", cosine[:, :, i, j], {}) for i, j in pairs]
+        for index, role in enumerate(roles):
             copies = role_curve(result, "slot_cosine", index)
             if copies is not None and np.any(copies):
                 found.append((f"copies of {role}", copies, {"linestyle": "--"}))

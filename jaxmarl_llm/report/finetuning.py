@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
-from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, style_axes
+from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, plain, style_axes
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.policies import policy_names, sharing
 
@@ -140,7 +140,9 @@ def gradient_shares_figure(metrics: RunMetrics) -> Figure | None:
     edges = np.stack([iterations - 1, iterations], axis=1).ravel()
     figure, axes = _panel(metrics, "share of the roles' gradient norms")
     areas = np.repeat(shares, 2, axis=1)
-    axes.stackplot(edges, areas, labels=names, colors=_colors(len(names)), alpha=0.85, linewidth=0)
+    axes.stackplot(
+        edges, areas, labels=[plain(name, 30) for name in names], colors=_colors(len(names)), alpha=0.85, linewidth=0
+    )
     # With the gaps at the ends.
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, 1)

@@ -66,11 +66,22 @@ def write_plots(run_folder: str | Path) -> list[Path]:
     return written
 
 
+def shortened(text: str, most: int) -> str:
+    """A text in one line of at most so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def plain(text: str, most: int = 60) -> str:
+    """A text with names of users, for Matplotlib, which would take dollars for formulas; not longer than fits."""
+    return shortened(text, most).replace("$", r"\$")
+
+
 def new_figure(width: float, height: float, title: str) -> Figure:
     """An empty white figure, size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
+    figure.suptitle(plain(title, 120), x=0.01, ha="left", fontsize=10, color=INK)
     return figure
 
 
@@ -99,7 +110,8 @@ def draw_curve(axes: Axes, x, samples, color: str, label: str = "", *, band: boo
         return False
     x, mean, samples = x[known], mean[known], samples[known]
     # A lone point would leave a line invisible.
-    axes.plot(x, mean, color=color, label=label or None, marker="o" if len(x) == 1 else None, markersize=4, **line)
+    label_there = plain(label) or None
+    axes.plot(x, mean, color=color, label=label_there, marker="o" if len(x) == 1 else None, markersize=4, **line)
     if band and samples.shape[-1] > 1:
         low, high = bootstrap_interval(samples)
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)

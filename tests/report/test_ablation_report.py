@@ -1,5 +1,6 @@
 import base64
 import csv
+import dataclasses
 import html
 import io
 import json
@@ -13,7 +14,7 @@ from workflows.synthetic_cells import SMALL, changed, synthetic_cell, synthetic_
 from jaxmarl_llm.report.ablation import write_report
 from jaxmarl_llm.report.ablation_board import write_board
 from jaxmarl_llm.report.ablation_findings import find
-from jaxmarl_llm.report.ablation_plots import accuracy_figure
+from jaxmarl_llm.report.ablation_plots import accuracy_figure, cosine_figure, mass_figure, outcome_figure
 from jaxmarl_llm.report.ablation_summary import describe, summarize
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells
 from jaxmarl_llm.workflows.ablation.matrix import WAYS
@@ -137,6 +138,33 @@ def test_updates_are_whole_and_the_legend_lies_outside():
     renderer = figure.canvas.get_renderer()
     below = figure.legends[0].get_window_extent(renderer)
     assert not below.overlaps(panel.get_window_extent(renderer))
+
+
+def test_names_that_are_no_formulas():
+    """Of users: with dollars, of several lines, very long; and more curves than colours."""
+    cell = ablation_cells(changed(SMALL, workflows=("orch_workers",)))[0]
+    result = synthetic_cell(SMALL, cell)
+    names = (r"$\bad{$", "two\nlines $x_1$", "long " * 40, "fourth")
+    few = {
+        name: values if name.startswith("slot") or values.ndim == 2 else np.concatenate([values, values[:, :, :1]], 2)
+        for name, values in result.diagnostics.items()
+    }
+    cosine = few["role_gradient_cosine"]
+    few["role_gradient_cosine"] = np.concatenate([cosine, cosine[..., :1]], 3)
+    bad = dataclasses.replace(
+        result, cell=dataclasses.replace(cell, workflow=r"my:$\bad{$" * 20), roles=names, diagnostics=few
+    )
+    for figure in (
+        accuracy_figure([bad], "title"),
+        outcome_figure([bad], 3, r"$\frac{$"),
+        mass_figure([bad], "title"),
+        cosine_figure([bad], "title"),
+    ):
+        assert figure is not None
+        figure.canvas.draw()
+        for panel in figure.axes:
+            # The names leave room for the curves.
+            assert panel.get_window_extent().width > 0.3 * figure.bbox.width / 2
 
 
 def test_verdicts(report):

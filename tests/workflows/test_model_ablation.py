@@ -131,7 +131,7 @@ def test_what_was_done_before_takes_no_time():
         forecast.advance(cells[0], phase, 1.0 if phase != "training" else 0.5)
     now[0] += 20.0
     forecast.advance(cells[0], "training", 0.75)
-    assert forecast.left == pytest.approx(25.0 + 100.0)
+    assert forecast.left == pytest.approx(20.0 + 80.0)
 
 
 def test_signals_reach_both_of_two_handlers(capfd):

@@ -5,13 +5,16 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxmarl_llm.workflows.ablation.matrix import Cell
+from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix
+from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
 
-# Seconds on two CPU cores at the smallest size. Only their proportions count, and only until a part has been measured.
-# A base policy's own program is compiled in `preparing`.
+# Seconds on two CPU cores at the smallest size, for 40 updates: two seeds of `ablate quick`. Only their proportions
+# count, and only for the bar. A base policy's own program is compiled in `preparing`.
 PHASES = {"preparing": 25.0, "pretraining": 20.0, "compiling": 20.0, "training": 15.0}
-# The same for fine-tuning a language model; the model itself is evaluated once for each task and workflow.
+_UPDATES = 40
+# The same for fine-tuning a language model, 24 updates; the model itself is evaluated once for each task and workflow.
 MODEL_PHASES = {"evaluating the model": 60.0, "training": 900.0}
+_MODEL_UPDATES = 24
 _ONCE_FOR = {
     "preparing": ("task", "size"),
     "pretraining": ("task", "size"),
@@ -20,6 +23,12 @@ _ONCE_FOR = {
     "training": ("task", "size", "workflow", "sharing"),
 }
 _UNIT = tuple[str, tuple[str, ...]]
+
+
+def phases_of(config: Matrix) -> dict[str, float]:
+    """`PHASES` or `MODEL_PHASES`, with training as long as its updates are many."""
+    phases, updates = (MODEL_PHASES, _MODEL_UPDATES) if isinstance(config, ModelAblation) else (PHASES, _UPDATES)
+    return phases | {"training": phases["training"] * config.iterations * config.num_seeds / updates}
 
 
 @dataclasses.dataclass
@@ -53,33 +62,35 @@ class Forecast:
     def advance(self, cell: Cell, phase: str, share: float) -> None:
         """Notes that a share of a cell's phase is done, and the phases before it."""
         now = self.clock()
-        if phase == list(self.phases)[-1]:
-            # What an earlier process has left of it took no time now.
-            self._found.setdefault(cell, share)
+        spent_on = phase
+        if phase == self._last_phase and cell not in self._found:
+            # What an earlier process has left of it took no time now, nor does the way to its begin say how long it is.
+            self._found[cell] = share
+            spent_on = list(self.phases)[-2]
         for unit in self._units(cell):
             if unit[0] == phase:
                 self._done[unit] = share
                 break
             self._done[unit] = 1.0
-        self._seconds[phase] += now - self._last
+        self._seconds[spent_on] += now - self._last
         self._last = now
 
     @property
     def left(self) -> float:
-        """Seconds to go; infinite as long as nothing is done."""
+        """Seconds to go; infinite until some training was measured, since nothing else tells how long it takes."""
         work = dict.fromkeys(self.phases, 0.0)
         for (phase, _), share in self._done.items():
             work[phase] += share
-        work[list(self.phases)[-1]] -= sum(self._found.values())
-        measured = [phase for phase in self.phases if work[phase] > 0]
-        expected = sum(self.phases[phase] * work[phase] for phase in measured)
-        slowness = sum(self._seconds[phase] for phase in measured) / expected if expected else math.inf
+        work[self._last_phase] -= sum(self._found.values())
         left = 0.0
         for (phase, _), share in self._done.items():
             if share < 1:
-                each = self._seconds[phase] / work[phase] if work[phase] > 0 else self.phases[phase] * slowness
-                left += each * (1 - share)
+                left += self._seconds[phase] / work[phase] * (1 - share) if work[phase] > 0 else math.inf
         return left
+
+    @property
+    def _last_phase(self) -> str:
+        return list(self.phases)[-1]
 
     def _units(self, cell: Cell) -> list[_UNIT]:
         """A cell's phases in order, each with what it is done once for."""
