@@ -29,6 +29,7 @@ from jaxmarl_llm.workflows.bound import BoundWorkflow, bind, build_vocabulary
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.ragged import assemble
 from jaxmarl_llm.workflows.tasks.base import Task
+from jaxmarl_llm.workflows.tasks.values import check_values
 from jaxmarl_llm.workflows.teaching import Skill, teach
 from jaxmarl_llm.workflows.team import make_team
 
@@ -275,9 +276,10 @@ def pretrain(
       on_metrics: called with the metrics of each chunk of steps.
 
     Raises:
-      UserError: so many devices do not exist, or cannot share the episodes.
+      UserError: so many devices do not exist, or cannot share the episodes, or the task gives something out of range.
       FloatingPointError: the loss is no number any more.
     """
+    check_values(config.task)
     start = time.perf_counter()
     placement = place(num_devices, config.num_episodes)
     length = min(_STEPS_PER_CHUNK, config.num_steps)

@@ -6,6 +6,7 @@ import pytest
 from jaxmarl_llm import workflows
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows import Problem, Task, check_task
+from jaxmarl_llm.workflows.tasks.values import check_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,3 +115,44 @@ def test_good_tasks_pass_and_are_traced_once(monkeypatch):
     assert len(traced) == 1
     for name in workflows.task_names():
         check_task(workflows.make_task(name))
+
+
+def with_teacher(tokens, length):
+    return gives("teacher", (jnp.asarray(tokens), jnp.asarray(length)))
+
+
+OUT_OF_RANGE = {
+    "nan": (gives("score", jnp.asarray(jnp.nan)), "score gives nan, but must give a number in [0, 1]"),
+    "below": (gives("score", -2.5), "score gives -2.5, but must give a number in [0, 1]"),
+    "two": (gives("score", 2), "score gives 2, but must give a number in [0, 1]"),
+    "nan of what is wrong": (
+        {"score": lambda self, problem, completion, length: jnp.where(length == 3, 1.0, jnp.nan)},
+        "score gives nan",
+    ),
+    "long problem": (problem_with(length=jnp.asarray(4)), "draw gives length 4, but must give 1 to 3"),
+    "empty problem": (problem_with(length=jnp.asarray(0)), "draw gives length 0, but must give 1 to 3"),
+    "padding inside": (
+        problem_with(tokens=jnp.asarray([2, 0, 3])),
+        "draw gives token 0, but must give the ids of its symbols, 2 to 3",
+    ),
+    "long answer": (with_teacher([2, 2, 2], 50), "teacher gives length 50, but must give 1 to 3"),
+    "no answer": (with_teacher([2, 2, 2], 0), "teacher gives length 0, but must give 1 to 3"),
+    "unknown token": (with_teacher([2, 9999, 2], 3), "teacher gives token 9999, but must give the ids of its symbols"),
+    "negative token": (with_teacher([2, 2, -7], 3), "teacher gives token -7, but must give"),
+    "hint": (gives("hint", (jnp.asarray([2, 2]), jnp.asarray(3))), "hint gives length 3, but must give 0 to 2"),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
+def test_values_out_of_range_are_told_in_one_line(case):
+    changes, message = OUT_OF_RANGE[case]
+    task = type("Wrong", (Echo,), changes)()
+    check_task(task)
+    with pytest.raises(UserError) as refused:
+        task.held_out(1)
+    line = str(refused.value)
+    assert line.startswith(f"task Wrong: {message}") and "\n" not in line
+
+
+def test_padding_behind_the_length_is_the_tasks_own():
+    check_values(type("Fine", (Echo,), with_teacher([2, 9999, -7], 1))())

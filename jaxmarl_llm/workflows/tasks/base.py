@@ -176,10 +176,13 @@ class Task(abc.ABC):
           Problems with a leading axis `[n]`.
 
         Raises:
-          UserError: `n` is below 1, or the task has not that many, or no problem that is not held out.
+          UserError: `n` is below 1, or the task has not that many, or no problem that is not held out, or it gives
+            something out of range (`tasks.values.check_values`).
         """
-        check_whole("n, the size of a held-out set,", n, at_least=1)
+        from jaxmarl_llm.workflows.tasks.values import check_values
 
+        check_whole("n, the size of a held-out set,", n, at_least=1)
+        check_values(self)
         found: dict[bytes, Problem] = {}
         idle = 0
         for batch in range(64 + n):
