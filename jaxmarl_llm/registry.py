@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -9,8 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.limits import LARGEST
+from jaxmarl_llm.user_code import import_factory
 
 Built = TypeVar("Built")
+# Names become those of files.
+_NAME = re.compile(r"\w[\w-]{0,99}", re.ASCII)
 _MEANING = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -37,8 +41,11 @@ class Registry(Generic[Built]):
         Raises:
           UserError: the name is taken by another factory or is none, or the factory is nothing that can be called.
         """
-        if not isinstance(name, str) or not name.strip():
-            raise UserError(f"a {self._kind} needs a name to be registered under, got {name!r}")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UserError(
+                f"a {self._kind} needs a name to be registered under, of at most 100 letters, digits, _ and -, got "
+                f"{name!r:.120}"
+            )
         if not callable(factory):
             raise UserError(
                 f"{self._kind} '{name}' must be registered with what builds it, a class or a function, got {factory!r}"
@@ -48,11 +55,13 @@ class Registry(Generic[Built]):
         self._registered[name] = factory
 
     def factory(self, name: str) -> Callable[..., Built]:
-        """What builds the thing of a name.
+        """What builds the thing of a name, or of an import path such as `mymodule:MyTask`.
 
         Raises:
-          UserError: no such name.
+          UserError: no such name, or nothing that can be imported.
         """
+        if ":" in name:
+            return import_factory(name, self._kind)
         if name in self._registered:
             return self._registered[name]
         if name not in self._builtin:

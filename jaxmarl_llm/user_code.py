@@ -1,9 +1,14 @@
-"""Faults in code of the user's own, such as an environment: what went wrong, and where, in one line."""
+"""Code of the user's own, such as an environment: how it is imported, and its faults in one line that says where."""
 
+import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from jaxmarl_llm.errors import UserError, unknown_name
 
 # Set to anything, it makes the command line print whole tracebacks before its one line.
 TRACEBACK_VARIABLE = "JAXMARL_LLM_TRACEBACK"
@@ -63,3 +68,33 @@ def describe(error: BaseException) -> str:
 def with_advice(line: str) -> str:
     """A line about an exception, and how to see its traceback."""
     return f"{line}; {TRACEBACK_VARIABLE}=1 shows the whole traceback"
+
+
+def import_factory(path: str, kind: str) -> Callable[..., Any]:
+    """Imports what builds something of the user's own.
+
+    Args:
+      path: `package.module:Name`; the working folder is searched too.
+      kind: of thing, such as environment, for messages.
+
+    Raises:
+      UserError: no such module or name, or the module itself fails.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not all(name.isidentifier() for name in (*module_name.split("."), attribute)):
+        raise UserError(f"'{path}' is no import path: give one such as mypackage.mymodule:My{kind.title()}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        line = f"cannot import {kind} '{path}': {describe(error)}"
+        # What cannot be found needs no traceback.
+        raise UserError(line if place(error) is None else with_advice(line)) from error
+    if not hasattr(module, attribute):
+        names = [name for name in dir(module) if not name.startswith("_")]
+        raise unknown_name(f"{kind} in module {module_name}", attribute, names)
+    factory = getattr(module, attribute)
+    if not callable(factory):
+        raise UserError(f"{kind} {path} is {factory!r}: name a class or a function that makes it")
+    return factory

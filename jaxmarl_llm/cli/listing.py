@@ -99,9 +99,8 @@ def _describe_environment(name: str) -> None:
     from rich.console import Console
 
     from jaxmarl_llm.envs.registry import environment_factory
-    from jaxmarl_llm.training.build import import_factory
 
-    factory = import_factory(name) if ":" in name else environment_factory(name)
+    factory = environment_factory(name)
     console = Console()
     text = re.split(r"\n\s*(?:Args|Attributes)\b.*:\n", inspect.cleandoc(factory.__doc__ or ""))[0]
     console.print(f"{_reflowed(text, console.width)}\n", highlight=False, markup=False)

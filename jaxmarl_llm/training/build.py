@@ -3,8 +3,6 @@
 import functools
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,35 +29,6 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-def import_factory(path: str) -> Any:
-    """Imports an environment of the user's own.
-
-    Args:
-      path: `package.module:Name`; the working folder is searched too.
-
-    Raises:
-      UserError: no such module or name, or the module itself fails.
-    """
-    module_name, _, attribute = path.partition(":")
-    if not all(name.isidentifier() for name in (*module_name.split("."), attribute)):
-        raise UserError(f"'{path}' is no import path: give one such as mypackage.mymodule:MyEnvironment")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        line = f"cannot import environment '{path}': {user_code.describe(error)}"
-        # What cannot be found needs no traceback.
-        raise UserError(line if user_code.place(error) is None else user_code.with_advice(line)) from error
-    if not hasattr(module, attribute):
-        names = [name for name in dir(module) if not name.startswith("_")]
-        raise unknown_name(f"environment in module {module_name}", attribute, names)
-    factory = getattr(module, attribute)
-    if not callable(factory):
-        raise UserError(f"environment {path} is {factory!r}: name a class, or a function that makes an environment")
-    return factory
-
-
 def build_environment(config: TrainConfig) -> Environment:
     """The raw environment of a configuration; of one by import path, its first reset is checked too.
 
@@ -68,10 +37,8 @@ def build_environment(config: TrainConfig) -> Environment:
         the contract.
     """
     settings = {name: _hashable(value) for name, value in config.env_args.items()}
-    is_users = ":" in config.env
-    factory = import_factory(config.env) if is_users else environment_factory(config.env)
     try:
-        env = call_factory(config.env, factory, settings)
+        env = call_factory(config.env, environment_factory(config.env), settings)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -79,7 +46,7 @@ def build_environment(config: TrainConfig) -> Environment:
         raise UserError(user_code.with_advice(line)) from error
     if not isinstance(env, Environment):
         raise UserError(f"{config.env} makes a {type(env).__name__}, not a jaxmarl_llm.Environment")
-    if is_users:
+    if ":" in config.env:
         _check_environment(config.env, env)
     return env
 

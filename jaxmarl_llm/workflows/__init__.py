@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.bound import build_vocabulary as build_vocabulary
     from jaxmarl_llm.workflows.builtin import make_workflow as make_workflow
     from jaxmarl_llm.workflows.builtin import register_workflow as register_workflow
+    from jaxmarl_llm.workflows.builtin import workflow_factory as workflow_factory
     from jaxmarl_llm.workflows.builtin import workflow_names as workflow_names
     from jaxmarl_llm.workflows.drawing import draw_workflow as draw_workflow
     from jaxmarl_llm.workflows.graph import NUMBER as NUMBER
@@ -67,7 +68,7 @@ _MODULES = {
     "base_evaluation": ("evaluate_base",),
     "base_policies": ("base_policy",),
     "bound": ("BoundWorkflow", "bind", "build_vocabulary"),
-    "builtin": ("make_workflow", "register_workflow", "workflow_names"),
+    "builtin": ("make_workflow", "register_workflow", "workflow_factory", "workflow_names"),
     "drawing": ("draw_workflow",),
     "graph": ("NUMBER", "PROBLEM", "Call", "Last", "Loop", "Selected", "Slot", "Turn", "Until", "Workflow"),
     "instructions": ("Instructions",),

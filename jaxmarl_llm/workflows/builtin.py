@@ -78,3 +78,4 @@ _WORKFLOWS: Registry[Workflow] = Registry(
 make_workflow = _WORKFLOWS.make
 register_workflow = _WORKFLOWS.register
 workflow_names = _WORKFLOWS.names
+workflow_factory = _WORKFLOWS.factory

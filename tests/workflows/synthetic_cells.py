@@ -20,7 +20,7 @@ SMALL = Ablation(num_seeds=2, iterations=29, eval_every=1, cliff_window=3)
 def synthetic_cell(config, cell, *, fall=0.0, seed=0):
     """A cell whose accuracy rises from 0.3 by 0.3, and falls by `fall` over its last third."""
     rng = np.random.default_rng(seed)
-    roles, num_seeds = ROLES[cell.workflow], config.num_seeds
+    roles, num_seeds = ROLES.get(cell.workflow, ("writer", "closer")), config.num_seeds
     time = np.asarray(config.eval_iterations)[:, None] / config.iterations
     accuracy = 0.3 + 0.3 * np.minimum(2 * time, 1.0) - fall * np.clip(3 * time - 2, 0, 1)
     accuracy = accuracy + 0.01 * rng.normal(size=(len(time), num_seeds))

@@ -1,6 +1,8 @@
 import json
+import linecache
 import os
 import signal
+import sys
 
 import jax
 import numpy as np
@@ -9,6 +11,7 @@ from workflows.synthetic_cells import SMALL, changed, synthetic_cell, synthetic_
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.loop import TrainingInterrupted
+from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells, load_cells, run_ablation
 from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, differences, from_json, to_json
 from jaxmarl_llm.workflows.ablation.results import load_cell, read_header, save_cell, write_header
@@ -62,8 +65,8 @@ def test_cell_round_trip(tmp_path):
     config = changed(num_seeds=3, iterations=5)
     cell = ablation_cells(config)[0]
     result = synthetic_cell(config, cell)
-    save_cell(tmp_path, result)
-    loaded = load_cell(tmp_path, cell)
+    save_cell(tmp_path, result, config)
+    loaded = load_cell(tmp_path, cell, config)
     assert loaded is not None and (loaded.roles, loaded.seeds, loaded.times) == (
         result.roles,
         result.seeds,
@@ -71,7 +74,7 @@ def test_cell_round_trip(tmp_path):
     )
     for name in ("evaluations", "diagnostics"):
         assert jax.tree.all(jax.tree.map(np.array_equal, getattr(loaded, name), getattr(result, name)))
-    assert load_cell(tmp_path, ablation_cells(config)[1]) is None
+    assert load_cell(tmp_path, ablation_cells(config)[1], config) is None
 
 
 def test_resume_does_what_is_missing(tmp_path):
@@ -170,6 +173,75 @@ def test_cells_of_another_ablation_are_refused(tmp_path):
     (tmp_path / "other" / "cells").rename(tmp_path / "out" / "cells")
     with pytest.raises(UserError, match="is of another ablation"):
         run_ablation(SMALL, tmp_path / "out", synthetic_runner([]), resume=True)
+    # What the files of a cell do not show decides as well.
+    run_ablation(changed(learning_rate=0.5), tmp_path / "rate", synthetic_runner([]))
+    write_header(tmp_path / "mixed", SMALL, {})
+    (tmp_path / "rate" / "cells").rename(tmp_path / "mixed" / "cells")
+    with pytest.raises(UserError, match="is of another ablation"):
+        run_ablation(SMALL, tmp_path / "mixed", synthetic_runner([]), resume=True)
+
+
+_OWN = """
+import dataclasses
+import jax.numpy as jnp
+from jaxmarl_llm.workflows import PROBLEM, Call, Last, Problem, Solution, Task, Workflow
+
+def duo(n: int = 2):
+    answer = Call("writer", prompt=(PROBLEM, "<writer>"), writes=Solution(), copies=n)
+    closer = Call("closer", prompt=(PROBLEM, "<closer>"), writes=Solution())
+    return Workflow("duo", (answer, closer), answer=Last("closer"))
+
+NOTHING = 3
+
+def number():
+    return 3
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Same(Task):
+    @property
+    def symbols(self):
+        return ("a", "b")
+    max_problem_length = max_answer_length = 1
+    def draw(self, key):
+        letter = jnp.asarray(self.tokens("a"))
+        return Problem(tokens=letter, length=jnp.asarray(1), target=letter)
+    def score(self, problem, completion, length):
+        return (completion[0] == problem.target[0]).astype(jnp.float32)
+    def teacher(self, key, problem, skill):
+        return problem.target, problem.length
+"""
+
+
+def test_tasks_and_workflows_by_import_path(tmp_path, monkeypatch):
+    """Copies go to a workflow that has them, files have names without a colon, and changed code is another ablation."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(module, text):
+        (tmp_path / f"{module}.py").write_text(text)
+
+    write("own_first", _OWN)
+    config = changed(tasks=("own_first:Same",), workflows=("own_first:duo", "single"), copies=5)
+    assert make_workflow("own_first:duo", **config.workflow_settings("own_first:duo")).turns[0].call.copies == 5
+    assert [cell.name for cell in ablation_cells(config)] == [
+        "own_first.Same-tiny-own_first.duo-shared",
+        "own_first.Same-tiny-own_first.duo-isolated",
+        "own_first.Same-tiny-single-shared",
+    ]
+    run_ablation(config, tmp_path / "out", synthetic_runner([]))
+    write("own_first", _OWN.replace('self.tokens("a")', 'self.tokens("b")'))
+    monkeypatch.delitem(sys.modules, "own_first")
+    linecache.clearcache()
+    with pytest.raises(UserError, match="another own_first:Same, whose code has changed"):
+        run_ablation(config, tmp_path / "out", synthetic_runner([]), resume=True)
+    for changes, message in (
+        ({"tasks": ("own_first:Sane",)}, "unknown task in module own_first 'Sane': did you mean Same?"),
+        ({"tasks": ("no_such:Task",)}, "cannot import task 'no_such:Task'"),
+        ({"workflows": ("own_first:NOTHING",)}, "workflow own_first:NOTHING is 3: name a class or a function"),
+        ({"workflows": ("own_first:number",)}, "own_first:number makes a int, not a jaxmarl_llm.workflows.Workflow"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_ablation(changed(**changes), tmp_path / "new", synthetic_runner([]))
+        assert not (tmp_path / "new").exists()
 
 
 def test_versions_of_the_beginning_are_kept(tmp_path):

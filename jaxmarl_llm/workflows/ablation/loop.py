@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import lock_folder, unlock_folder
 from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix, check_ablation, make_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult, check_folder, load_cell, save_cell, write_header
@@ -46,14 +45,10 @@ def load_cells(config: Matrix, folder: Path) -> dict[Cell, CellResult]:
     """The cells that are done.
 
     Raises:
-      UserError: one is damaged, or has other seeds or evaluations.
+      UserError: one is damaged, or of another ablation.
     """
-    found = {cell: load_cell(folder, cell) for cell in ablation_cells(config)}
-    done = {cell: result for cell, result in found.items() if result is not None}
-    for cell, result in done.items():
-        if (result.seeds, result.eval_iterations) != (config.seeds, config.eval_iterations):
-            raise UserError(f"cell {cell.name} in {folder} is of another ablation: delete its .json to train it again")
-    return done
+    found = {cell: load_cell(folder, cell, config) for cell in ablation_cells(config)}
+    return {cell: result for cell, result in found.items() if result is not None}
 
 
 def run_ablation(
@@ -125,7 +120,7 @@ def run_ablation(
                 # A run inside the cell has saved itself, and says how to continue it alone.
                 raise interrupted(error.signal_number) from None
             record(result)
-            save_cell(folder, result)
+            save_cell(folder, result, config)
             done[cell] = result
             watcher.end(result, time.perf_counter() - start)
     return [done[cell] for cell in cells]

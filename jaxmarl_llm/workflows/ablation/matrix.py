@@ -1,6 +1,7 @@
 """What an ablation is: `Ablation`, its presets, its cells. Imports no JAX, so that help is instant."""
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,12 +26,13 @@ class Matrix:
 
     # The matrix.
     workflows: tuple[str, ...] = STUDY
-    """Workflows, by name. Where one has a single role, there is nothing to share: it gets one cell."""
+    """Workflows, by name, or by import path such as mymodule:debate. Where one has a single role, there is nothing to
+    share: it gets one cell."""
     sharing: tuple[str, ...] = SHARING
     """shared (SP, one policy for all roles), isolated (IP, one policy a role), adapters (LoRA, one body for all roles
     and a low-rank adapter a role)."""
     tasks: tuple[str, ...] = ("arithmetic",)
-    """Tasks, by name: arithmetic, stack_code."""
+    """Tasks, by name: arithmetic, stack_code; or by import path such as mymodule:MyTask."""
     num_seeds: int = 2
     """Seeds of each cell, trained at once in one compiled program. They share the base policy."""
     seed: int = 0
@@ -38,9 +40,9 @@ class Matrix:
 
     # What is trained.
     copies: int = 3
-    """N: generators of voting, workers of orch_workers."""
+    """N: generators of voting, workers of orch_workers, and n of other workflows that have it."""
     rounds: int = 3
-    """R: the most rounds of eval_opt."""
+    """R: the most rounds of eval_opt, and rounds of other workflows that have them."""
     iterations: int = 30
     """Updates of each cell."""
     num_problems: int = 64
@@ -74,9 +76,11 @@ class Matrix:
         return (*range(0, self.iterations, self.eval_every), self.iterations)
 
     def workflow_settings(self, workflow: str) -> dict[str, Any]:
-        """The settings of a workflow of the study, for `make_workflow`; none for others."""
-        known = {"voting": {"n": self.copies}, "orch_workers": {"n": self.copies}, "eval_opt": {"rounds": self.rounds}}
-        return known.get(workflow, {})
+        """The settings of a workflow for `make_workflow`: `n` and `rounds`, if it has them."""
+        from jaxmarl_llm.workflows import workflow_factory
+
+        known = {"n": self.copies, "rounds": self.rounds}
+        return {name: known[name] for name in inspect.signature(workflow_factory(workflow)).parameters if name in known}
 
     @property
     def choices(self) -> dict[str, Sequence[str]]:
@@ -155,7 +159,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Names its files; unique in a matrix."""
-        return f"{self.task}-{self.size}-{self.workflow}-{self.sharing}"
+        return f"{self.task}-{self.size}-{self.workflow}-{self.sharing}".replace(":", ".")
 
 
 def check_ablation(config: Matrix) -> None:
@@ -170,7 +174,8 @@ def check_ablation(config: Matrix) -> None:
         if not given:
             raise UserError(f"--{option} needs at least one name: choose from {', '.join(names)}")
         for name in given:
-            if name not in names:
+            # Import paths are judged when they are imported.
+            if name not in names and not (":" in name and option in ("workflows", "tasks")):
                 raise unknown_name(option.removesuffix("s"), name, names)
         check_names(f"--{option}", given)
     whole = ("num_seeds", "copies", "rounds", "iterations", "num_problems", "group_size", "eval_every")

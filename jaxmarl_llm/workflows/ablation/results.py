@@ -11,6 +11,7 @@ import numpy as np
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.workflows.ablation import sealed
+from jaxmarl_llm.workflows.ablation.definitions import ablation_digest, definitions
 from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix, differences, from_json, to_json
 
 HEADER_FILE = "ablation.json"
@@ -49,8 +50,14 @@ class CellResult:
         return self.evaluations["accuracy"]
 
 
-def save_cell(folder: Path, result: CellResult) -> None:
-    """Writes `cells/<name>.npz` with the curves, and then `cells/<name>.json`, without which a cell is not done."""
+def save_cell(folder: Path, result: CellResult, config: Matrix) -> None:
+    """Writes `cells/<name>.npz` with the curves, and then `cells/<name>.json`, without which a cell is not done.
+
+    Args:
+      folder: of the ablation.
+      result: of the cell.
+      config: the ablation.
+    """
     arrays = {f"evaluation/{name}": value for name, value in result.evaluations.items()}
     arrays |= {f"diagnostic/{name}": value for name, value in result.diagnostics.items()}
     content = io.BytesIO()
@@ -60,14 +67,15 @@ def save_cell(folder: Path, result: CellResult) -> None:
     write_whole(target / f"{result.cell.name}.npz", content.getvalue())
     stored = {name: getattr(result, name) for name in ("roles", "seeds", "eval_iterations", "times")}
     stored |= {"cell": dataclasses.asdict(result.cell), "curves": hashlib.sha256(content.getvalue()).hexdigest()}
+    stored["ablation"] = ablation_digest(config)
     sealed.write_sealed(target / f"{result.cell.name}.json", stored)
 
 
-def load_cell(folder: Path, cell: Cell) -> CellResult | None:
-    """Reads a cell; None where it is not done.
+def load_cell(folder: Path, cell: Cell, config: Matrix) -> CellResult | None:
+    """Reads a cell; None where it is not done. Arguments as for `save_cell`.
 
     Raises:
-      UserError: its files are damaged.
+      UserError: its files are damaged, or of another ablation.
     """
     path = folder / CELL_FOLDER / f"{cell.name}.json"
     if not path.exists():
@@ -79,18 +87,22 @@ def load_cell(folder: Path, cell: Cell) -> CellResult | None:
             raise ValueError
         with np.load(io.BytesIO(content)) as file:
             arrays = {name: file[name] for name in file.files}
-        return CellResult(
+        owner = stored["ablation"]
+        result = CellResult(
             cell,
             **{name: tuple(stored[name]) for name in ("roles", "seeds", "eval_iterations")},
             evaluations=_named("evaluation/", arrays),
             diagnostics=_named("diagnostic/", arrays),
-            times=stored["times"],
+            times={name: float(stored["times"][name]) for name in stored["times"]},
         )
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"cell {path.with_suffix('')} is damaged, or of another version: delete its .json to train it again with "
             "--resume, or choose another --out"
         ) from None
+    if owner != ablation_digest(config):
+        raise UserError(f"cell {cell.name} in {folder} is of another ablation: delete its .json to train it again")
+    return result
 
 
 def _named(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -100,7 +112,9 @@ def _named(prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def write_header(folder: Path, config: Matrix, versions: dict[str, str]) -> None:
     """Writes `ablation.json`, which makes a folder that of an ablation; see `sealed.write_header`."""
     folder.mkdir(parents=True, exist_ok=True)
-    sealed.write_header(folder / HEADER_FILE, {"kind": _KIND, "config": to_json(config)}, versions)
+    sealed.write_header(
+        folder / HEADER_FILE, {"kind": _KIND, "config": to_json(config), "definitions": definitions(config)}, versions
+    )
 
 
 def read_header(folder: Path) -> tuple[Any, list[dict[str, str]]]:
@@ -111,6 +125,14 @@ def read_header(folder: Path) -> tuple[Any, list[dict[str, str]]]:
     Raises:
       UserError: there is none, or its file is damaged.
     """
+    header = _read_header(folder)
+    try:
+        return from_json(header["config"]), [header["versions"], *header["later_versions"]]
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(folder) from None
+
+
+def _read_header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER_FILE
     if not path.is_file():
         raise UserError(
@@ -120,17 +142,22 @@ def read_header(folder: Path) -> tuple[Any, list[dict[str, str]]]:
         header = sealed.read_sealed(path)
         if header["kind"] != _KIND:
             raise ValueError
-        return from_json(header["config"]), [header["versions"], *header["later_versions"]]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is damaged, or of another version: choose another --out") from None
+        return header
+    except (ValueError, KeyError):
+        raise _damaged(folder) from None
+
+
+def _damaged(folder: Path) -> UserError:
+    return UserError(f"{folder / HEADER_FILE} is damaged, or of another version: choose another --out")
 
 
 def check_folder(folder: Path, config: Matrix, resume: bool) -> None:
     """Refuses a folder that an ablation must not write into. Writes nothing.
 
     Raises:
-      UserError: says what the folder holds, and what to do.
+      UserError: says what the folder holds, and what to do; or the ablation has a task or workflow that is none.
     """
+    now = definitions(config)
     if not holds_earlier(folder, HEADER_FILE, "an ablation's"):
         return
     changed = differences(read_header(folder)[0], config)
@@ -138,6 +165,13 @@ def check_folder(folder: Path, config: Matrix, resume: bool) -> None:
         raise UserError(
             f"folder {folder} holds another ablation ({'; '.join(changed)}): choose another --out, or go on with its "
             f"own settings: jaxmarl-llm ablate --resume --out {folder}"
+        )
+    stored = _read_header(folder).get("definitions", {})
+    if stored != now:
+        other = [name for name in now if not isinstance(stored, dict) or stored.get(name) != now[name]]
+        raise UserError(
+            f"folder {folder} holds an ablation of another {' and another '.join(other)}, whose code has changed "
+            "since: choose another --out, or undo the change"
         )
     if not resume:
         raise UserError(f"folder {folder} holds this ablation already: add --resume to do what is missing of it")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,5 +54,6 @@ def write_header(path: Path, header: dict[str, Any], versions: dict[str, str]) -
 def check_subfolders(folder: Path, *names: str) -> None:
     """Raises `UserError` where something else stands in the place of a folder's subfolders."""
     for name in names:
-        if (folder / name).exists() and not (folder / name).is_dir():
+        # A link to nothing does not exist, but is in the way.
+        if os.path.lexists(folder / name) and not (folder / name).is_dir():
             raise UserError(f"{folder / name} is a file, where a folder belongs: move it away, or choose another --out")
