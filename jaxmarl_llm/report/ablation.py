@@ -39,7 +39,18 @@ _ADAPTERS = (
 _READING = """
 <p class="note">base: {base}. peak: the best mean over a window of evaluations. final: the mean of
 the last window. drop: peak less final. gain: final less base. cliff: seeds whose drop is more than noise explains and
-more than the least drop of the configuration. {sharing} In brackets: bootstrap intervals over seeds.</p>
+more than the least drop of the configuration. {sharing} {intervals}</p>
+"""
+_COST_NOTE = """
+<p class="note">compile: of a program, with the cell that used it first; cells that differ in sharing alone use it
+again, and have none. train: all from the first evaluation to the last, and what a program does once when it first
+runs; cells that train while the next program is compiled share the processor with it. So neither compares one way of
+sharing with another. episodes and tokens a second: of the updates but the first, without evaluations, and only of those
+beside which nothing was compiled; a dash where there is none.</p>
+"""
+_COST_NOTE_OF_MODEL = """
+<p class="note">train: the iterations with the compilation in them, evaluations not; cells that use the programs of an
+earlier one are faster for that.</p>
 """
 
 
@@ -96,9 +107,14 @@ def to_html(summary: dict[str, Any], results: Sequence[CellResult]) -> str:
                 parts += [f"<h3>{name}</h3>", _image(figure, f"{name}: {task}, {size}")]
     parts += [
         "<h2>How to read the tables</h2>",
-        _READING.format(base=base, sharing=sharing),
+        _READING.format(
+            base=base,
+            sharing=sharing,
+            intervals="In brackets: bootstrap intervals over seeds." if many else "One seed has no interval.",
+        ),
         "<h2>Cost</h2>",
         _cost(summary["cells"]),
+        _COST_NOTE_OF_MODEL if "model" in summary["config"] else _COST_NOTE,
     ]
     parts += [
         "<h2>Configuration</h2>",
@@ -133,13 +149,13 @@ def number(value: float | None, form: str = ".3f") -> str:
 
 
 def cell_row(cell: dict[str, Any]) -> list[tuple[str, str]]:
-    """The measures of a cell as pairs of mean and interval, which is empty for one seed; then its cliffs."""
+    """The measures of a cell as pairs of mean and interval, empty where there is none; then its cliffs."""
     signs = {"drop": ".3f", "gain": "+.3f"}
     found = []
     for measure in MEASURES:
         numbers, form = cell[measure], signs.get(measure, ".3f")
         interval = f"[{number(numbers['low'], form)}, {number(numbers['high'], form)}]"
-        found.append((number(numbers["mean"], form), interval if len(cell["seeds"]) > 1 else ""))
+        found.append((number(numbers["mean"], form), "" if numbers["low"] is None else interval))
     return [*found, (f"{cell['cliffs']} of {len(cell['seeds'])}", "")]
 
 

@@ -7,6 +7,8 @@ from jaxmarl_llm.report.ablation_summary import MIN_SEEDS, rounded
 
 # Ten points: what counts as a gain worth training for.
 _WORTHWHILE = 0.1
+# Gradients of a smaller cosine have little to do with each other.
+_NEAR_ZERO = 0.05
 SHARING_NAMES = {"shared": "SP", "isolated": "IP", "adapters": "LoRA"}
 
 
@@ -53,13 +55,17 @@ def _setting(summary: dict[str, Any]) -> dict[str, Any]:
     )
     text += "; the peak is chosen among them, so it is a little too high. "
     if seeds < MIN_SEEDS:
+        text += "There is one seed, and so no interval. " if seeds == 1 else ""
         text += (
-            "With fewer than {needed} seeds an interval over seeds cannot tell an effect from chance: what follows are "
-            "observations of this run."
+            "With fewer than {needed} seeds an interval over seeds cannot tell an effect from chance: every sentence "
+            "below is an observation of this run, and other seeds may turn it around."
         )
     else:
         shared = "share one base policy" if "model" not in config else "all begin with the model as it is"
-        text += f"Intervals are 95 % bootstrap intervals over seeds, which {shared}."
+        text += (
+            f"Intervals are 95 % bootstrap intervals over seeds, which {shared}. Where a sentence names no interval, "
+            "it is an observation of these seeds, and others may turn it around."
+        )
     return finding(
         text,
         cells=len(summary["cells"]),
@@ -83,8 +89,10 @@ def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return []
     gains = [cell["gain"]["mean"] for cell in known]
     best, worst = known[gains.index(max(gains))], known[gains.index(min(gains))]
-    text = "Training ends {bar:.3f} or more above the base in {reached} of {teams} multi-agent cells, and below it in "
-    text += "{below}. "
+    text = (
+        "Training ends above the base in {above} of {teams} multi-agent cells, and below it in {below}; {bar:.3f} or "
+    )
+    text += "more above it, what this report counts as a gain worth training for, in {reached}. "
     text += (
         "The gain lies between {low:+.3f} ({worst}) and {high:+.3f} ({best})."
         if max(gains) > min(gains)
@@ -96,6 +104,7 @@ def _gains(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             bar=_WORTHWHILE,
             reached=sum(gain >= _WORTHWHILE for gain in gains),
             teams=len(teams),
+            above=sum(gain > 0 for gain in gains),
             below=sum(gain < 0 for gain in gains),
             low=min(gains),
             high=max(gains),
@@ -140,13 +149,17 @@ def _comparisons(summary: dict[str, Any], kind: str) -> list[dict[str, Any]]:
         where = f"{pair['workflow']} {pair['task']} {pair['size']}"
         if kind == "team - single":
             where = label(pair)
+        verdict = pair["verdict"]
+        if len(pair["final"]["by_seed"]) == 1:
+            verdict = "one seed"
+        interval = "" if pair["final"]["low"] is None else " [{low:+.3f}, {high:+.3f}]"
         sentences.append(
             finding(
-                "{where}: {mean:+.3f} [{low:+.3f}, {high:+.3f}] at the end, {peak:+.3f} at the peak{verdict}.",
+                f"{{where}}: {{mean:+.3f}}{interval} at the end, {{peak:+.3f}} at the peak{{verdict}}.",
                 where=where,
                 **{name: pair["final"][name] for name in ("mean", "low", "high")},
                 peak=pair["peak"]["mean"],
-                verdict="" if pair["verdict"] in ("higher", "lower") else f" ({pair['verdict']})",
+                verdict="" if verdict in ("higher", "lower") else f" ({verdict})",
             )
             | {"detail": True}
         )
@@ -203,20 +216,32 @@ def _mass(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         )
     ]
     cosines = [
-        (value["mean"], pair, cell)
+        (value, pair, cell)
         for cell in teams
         if cell["sharing"] == "shared"
         for pair, value in cell["role_cosine"].items()
         if value["mean"] is not None
     ]
     if cosines:
-        cosine, pair, cell = min(cosines, key=lambda found: found[0])
-        text = "The lowest mean cosine between the gradients of two roles is {cosine:+.3f} ({pair} in {cell})"
-        text += (
-            ": they pull one policy apart." if cosine < -0.05 else ": no two roles pull one policy apart on average."
-        )
-        found.append(finding(text, cosine=cosine, pair=pair.replace("-", " and "), cell=label(cell)))
+        numbers, pair, cell = min(cosines, key=lambda found: found[0]["mean"])
+        interval = "" if numbers["low"] is None else " [{low:+.3f}, {high:+.3f}]"
+        text = f"The lowest mean cosine between the gradients of two roles is {{cosine:+.3f}}{interval} ({{pair}} in "
+        text += f"{{cell}}): {_pull(numbers)}."
+        ends = {end: numbers[end] for end in ("low", "high")}
+        pair = pair.replace("-", " and ")
+        found.append(finding(text, cosine=numbers["mean"], **ends, near=_NEAR_ZERO, pair=pair, cell=label(cell)))
     return found
+
+
+def _pull(cosine: dict[str, Any]) -> str:
+    """What the lowest cosine of two roles says, with the field `near`."""
+    if abs(cosine["mean"]) <= _NEAR_ZERO:
+        return "within {near:.3f} of zero, so that their steps have little to do with each other"
+    if cosine["mean"] > 0:
+        return "on average the steps of all pairs of roles have a part in common"
+    if len(cosine["by_seed"]) < MIN_SEEDS or cosine["high"] is None or cosine["high"] >= 0:
+        return "in this run their steps go apart on average"
+    return "they pull one policy apart"
 
 
 def _failures(teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

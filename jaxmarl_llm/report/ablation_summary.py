@@ -36,9 +36,12 @@ def rounded(value: Any) -> float | None:
 
 
 def describe(values: np.ndarray) -> dict[str, Any]:
-    """Mean, 95 % bootstrap interval over seeds, and values of each seed of `[S]`; null where nothing is finite."""
+    """Mean, 95 % bootstrap interval over seeds, and values of each seed of `[S]`; null where nothing is finite.
+
+    One finite value has no interval: null too.
+    """
     values = np.asarray(values, float)
-    low, high = bootstrap_interval(values[None])
+    low, high = bootstrap_interval(values[None]) if np.isfinite(values).sum() > 1 else ([math.nan], [math.nan])
     numbers = {"mean": mean_without_nan(values, -1), "low": low[0], "high": high[0]}
     return {name: rounded(number) for name, number in numbers.items()} | {"by_seed": [rounded(v) for v in values]}
 
@@ -165,8 +168,10 @@ def _cosines(result: CellResult) -> dict[str, Any]:
 def _cost(result: CellResult) -> dict[str, float | None]:
     times = result.times
     found = {f"{name}_seconds": rounded(times.get(name, math.nan)) for name in ("compile", "train")}
+    # Fine-tuning has no compilation of its own, so that its iterations are its updates.
+    seconds = times.get("updates", times["train"])
     return found | {
-        f"{name}_per_s": rounded(times[name] / max(times["train"], 1e-9)) for name in ("episodes", "tokens")
+        f"{name}_per_s": rounded(times[name] / seconds if seconds > 0 else math.nan) for name in ("episodes", "tokens")
     }
 
 

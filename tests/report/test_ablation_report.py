@@ -129,6 +129,38 @@ def test_early_warnings_in_words(report, alarms, cliffs, hits, told):
     assert found[-1]["text"] == f"Early warning by a role's clip fraction above 0.2: {told}"
 
 
+@pytest.mark.parametrize(
+    ("by_seed", "told"),
+    [
+        ([0.002], "within 0.050 of zero"),
+        ([-0.007, -0.01], "within 0.050 of zero"),
+        ([0.3], "have a part in common"),
+        ([-0.3, -0.3], "in this run their steps go apart"),
+        ([-0.3, -0.2, -0.3, -0.2, -0.3], "they pull one policy apart"),
+        ([-0.9, 0.4, -0.9, 0.5, 0.5], "in this run their steps go apart"),
+    ],
+)
+def test_cosines_in_words(report, by_seed, told):
+    cell = next(cell for cell in report[2]["cells"] if cell["sharing"] == "shared" and cell["multi_agent"])
+    changed_cell = cell | {"role_cosine": {"a-b": describe(np.asarray(by_seed))}}
+    texts = [found["text"] for found in find(report[2] | {"cells": [changed_cell]})]
+    (text,) = (text for text in texts if "cosine" in text)
+    assert told in text and ("[" in text) == (len(by_seed) > 1)
+
+
+def test_cost_without_what_is_paid_once():
+    result = synthetic_cell(SMALL, ablation_cells(SMALL)[0])
+
+    def cost(**times):
+        changed_times = result.times | times
+        return summarize(SMALL, [dataclasses.replace(result, times=changed_times)], VERSIONS)["cells"][0]["cost"]
+
+    assert cost()["episodes_per_s"] == pytest.approx(512 / 2.25, abs=1e-3)
+    quiet = cost(updates=2.0)
+    assert quiet["episodes_per_s"] == 256 and quiet["tokens_per_s"] == 2048 and quiet["train_seconds"] == 2.25
+    assert cost(updates=0.0, episodes=0.0, tokens=0.0)["episodes_per_s"] is None
+
+
 def test_updates_are_whole_and_the_legend_lies_outside():
     config = changed(SMALL, iterations=3, workflows=("voting",))
     figure = accuracy_figure(synthetic_results(config), "title")
@@ -194,6 +226,8 @@ def test_what_is_no_number():
     described = describe(np.asarray([np.nan, 0.5, 0.7]))
     assert described["mean"] == pytest.approx(0.6) and described["by_seed"] == [None, 0.5, 0.7]
     assert describe(np.asarray([np.nan]))["low"] is None
+    lone = describe(np.asarray([np.nan, 0.5]))
+    assert lone["mean"] == 0.5 and lone["low"] is None and lone["high"] is None
     config = changed(SMALL, workflows=("single",))
     result = synthetic_cell(config, ablation_cells(config)[0])
     result.diagnostics["total_loss"][3, 1] = np.nan
@@ -217,6 +251,12 @@ def test_control_alone(tmp_path):
 def test_a_third_way_of_sharing(tmp_path):
     config = changed(SMALL, workflows=("voting", "single"), sharing=WAYS, iterations=3, num_seeds=1)
     summary = write_report(tmp_path, config, synthetic_results(config), VERSIONS)
+    # One seed has no interval, whatever reads it.
+    assert {pair["final"][end] for pair in summary["comparisons"] for end in ("low", "high")} == {None}
+    text = " ".join(found["text"] for found in summary["findings"])
+    assert "at the peak (one seed)." in text and "one seed, and so no interval" in text and "[" not in text
+    row = next(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert row["final_low"] == row["final_high"] == "" != row["final"]
     kinds = [pair["kind"] for pair in summary["comparisons"]]
     assert kinds == ["isolated - shared", "adapters - shared", "adapters - isolated", *["team - single"] * 3]
     assert "LoRA less IP" in visible_text((tmp_path / "report.html").read_text())

@@ -32,8 +32,8 @@ class CellResult:
       eval_iterations: K numbers of updates, the first is 0.
       evaluations: name to `[K, S, ...]` float32, at least `accuracy`, `selection_failure` and `generation_failure`.
       diagnostics: name to `[I, S, ...]` float32 of every update; `role_*` has an axis R, or two.
-      times: seconds of `compile`, where that is known, and `train`, and `episodes` and `tokens` that were played in
-        them, over all seeds.
+      times: seconds of `compile`, where that is known, `train`, and `updates`, those in which nothing else ran, where
+        that is known; `episodes` and `tokens` that were played in `updates`, or else in `train`, over all seeds.
     """
 
     cell: Cell

@@ -152,6 +152,9 @@ class CellRunner:
             if key not in self._programs:
                 self._programs[key] = self._compiler.submit(self.compile, self._first[key])
 
+    def _is_compiling(self) -> bool:
+        return not all(program.done() for program in self._programs.values())
+
     def __call__(self, cell: Cell, on_progress: OnProgress) -> CellResult:
         """Trains a cell with all its seeds.
 
@@ -174,17 +177,21 @@ class CellRunner:
         state = program.init(base_params)
         evaluations = [_to_host(program.evaluate(state.params, 0))]
         on_progress("training", 0.0, float(evaluations[-1]["accuracy"].mean()))
-        diagnostics = []
+        diagnostics, quiet = [], {}
         due = set(config.eval_iterations)
         for iteration in range(1, config.iterations + 1):
+            alone, update_start = not self._is_compiling(), time.perf_counter()
             state, metrics = program.update(state, tied)
             diagnostics.append(_to_host(metrics))
+            # The first update has what a program does once; others may have shared the cores with the compiler.
+            if iteration > 1 and alone and not self._is_compiling():
+                quiet[iteration - 1] = time.perf_counter() - update_start
             if iteration in due:
                 evaluations.append(_to_host(program.evaluate(state.params, iteration)))
             on_progress("training", iteration / config.iterations, float(evaluations[-1]["accuracy"].mean()))
         curves = _stack(diagnostics)
         episodes = learner.num_problems * learner.group_size
-        tokens = float((curves["role_length"] * curves["role_asked"]).sum()) * episodes
+        tokens = curves["role_length"] * curves["role_asked"] * episodes  # [I, S, R]
         return CellResult(
             cell=cell,
             roles=learner.team.roles,
@@ -195,8 +202,9 @@ class CellRunner:
             times={
                 "compile": program.compile_seconds if cell == self._first[key] else 0.0,
                 "train": time.perf_counter() - start,
-                "episodes": float(episodes * config.iterations * config.num_seeds),
-                "tokens": tokens,
+                "updates": sum(quiet.values()),
+                "episodes": float(episodes * len(quiet) * config.num_seeds),
+                "tokens": float(tokens[list(quiet)].sum()),
             },
         )
 
