@@ -203,7 +203,13 @@ def test_a_traceback_is_shown_on_demand(tmp_path, capsys, monkeypatch):
 
 
 def test_what_is_too_large_takes_one_line_and_faults_of_ours_keep_their_traceback():
-    assert str(one_line(MemoryError("12 GiB"))).startswith("out of memory: choose smaller settings")
+    for command, advice in (
+        ("train", ", such as --num-envs ("),
+        ("ablate", ", such as --num-problems or"),
+        ("chat", " ("),
+    ):
+        line = str(one_line(MemoryError("12 GiB"), command))
+        assert line.startswith(f"out of memory: choose smaller settings{advice}")
     assert "RESOURCE_EXHAUSTED" in str(one_line(RuntimeError("RESOURCE_EXHAUSTED: 12 GiB")))
     assert "too large a number" in str(one_line(OverflowError("int")))
     assert one_line(RuntimeError("a fault of ours")) is None

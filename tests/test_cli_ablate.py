@@ -57,6 +57,10 @@ def trained(monkeypatch):
             "ablate quick --num-problems 10000000 --group-size 10000000",
             "episodes (--num-problems x --group-size) takes",
         ),
+        (
+            "ablate quick --pretraining-args num_episodes=2000000000",
+            "pretraining on 2,000,000,000 episodes a step (--pretraining-args num_episodes) takes about",
+        ),
         ("ablate quick --sizes medium --num-seeds 10000", "the training state of 10,000 x 2 policies takes about"),
         ("ablate quick --cliff-window 11", "--cliff-window 11 is more than the 10 evaluations after the first"),
         ("ablate quick --learner-args body=", "expected name=value, got 'body='"),

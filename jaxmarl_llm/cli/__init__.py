@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 _leave_threads(NO_READER)
             return NO_READER
-        line = one_line(error)
+        line = one_line(error, command)
         if line is None:
             raise
         return _refused(error, line)
@@ -115,12 +115,21 @@ def _leave_threads(status: int) -> None:
     os._exit(status)
 
 
-def one_line(error: BaseException) -> str | None:
+# What of a command's settings takes memory.
+_TO_LOWER = {
+    "train": "--num-envs",
+    "bench": "--num-envs",
+    "ablate": "--num-problems or --group-size, or num_episodes in --pretraining-args",
+}
+
+
+def one_line(error: BaseException, command: str = "") -> str | None:
     """What to say of an exception that is no fault of this package; None of one that is."""
     if user_code.place(error) is not None:
         return user_code.with_advice(user_code.describe(error))
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return f"out of memory: choose smaller settings, such as --num-envs ({user_code.describe(error)})"
+        such_as = f", such as {_TO_LOWER[command]}" if command in _TO_LOWER else ""
+        return f"out of memory: choose smaller settings{such_as} ({user_code.describe(error)})"
     if isinstance(error, OverflowError):
         return f"a setting is too large a number ({user_code.describe(error)}): choose a smaller one"
     if isinstance(error, OSError):

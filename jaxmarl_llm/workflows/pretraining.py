@@ -33,7 +33,7 @@ from jaxmarl_llm.workflows.tasks.values import check_values
 from jaxmarl_llm.workflows.teaching import Skill, teach
 from jaxmarl_llm.workflows.team import make_team
 
-_STEPS_PER_CHUNK = 50
+STEPS_PER_CHUNK = 50
 # Teachers write in a hundredth of the time that learning takes, but are ten times as long to compile: they go without
 # the compiler's optimisations.
 _QUICK_TO_COMPILE: dict[str, Any] = QUICKER | {"xla_backend_optimization_level": 0}
@@ -282,7 +282,7 @@ def pretrain(
     check_values(config.task)
     start = time.perf_counter()
     placement = place(num_devices, config.num_episodes)
-    length = min(_STEPS_PER_CHUNK, config.num_steps)
+    length = min(STEPS_PER_CHUNK, config.num_steps)
     init, write, learn = _programs(config, config.num_episodes // placement.num_devices)
     whole, split = PartitionSpec(), PartitionSpec(None, mesh.ENV_AXIS)
     write = placement.share(write, (whole,), split)

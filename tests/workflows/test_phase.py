@@ -120,6 +120,7 @@ def test_parts_are_kept(tmp_path):
         ("--sharing shred", "did you mean shared"),
         ("--copies 0", "--copies must lie between 1 and 100, got 0"),
         ("--copies 3 3", "--copies has '3' twice: give it once"),
+        ("--pretraining-args num_episodes=2000000000", "episodes a step (--pretraining-args num_episodes) takes about"),
         ("--num-problems 10000000", "episodes (--num-problems x --group-size) takes about"),
         ("--eval-problems 9999 --level 1", "held-out problems, not 9999: ask for fewer"),
         ("--eval-every 5", "--eval-every 5 must divide --iterations 24"),

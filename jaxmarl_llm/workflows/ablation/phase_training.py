@@ -13,7 +13,7 @@ from jaxmarl_llm.workflows.ablation.background import in_background
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.matrix import check_settings
 from jaxmarl_llm.workflows.ablation.phase import REMEDIES, WITHOUT, Phase, programs_of
-from jaxmarl_llm.workflows.ablation.sizes import check_sizes
+from jaxmarl_llm.workflows.ablation.sizes import check_pretraining_size, check_sizes
 from jaxmarl_llm.workflows.base_policies import print_notice
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.pretraining import Pretraining
@@ -43,6 +43,7 @@ def make_learner(config: Phase, copies: int) -> tuple[WorkflowLearner, Pretraini
         diagnostic_episodes=0,
     )
     learner.check()
+    check_pretraining_size(pretraining)
     lanes = sum(len(lanes) for _, lanes in programs_of(config, copies))
     check_sizes(learner, runs=-(-lanes // jax.local_device_count()), eval_problems=config.eval_problems)
     return learner, pretraining

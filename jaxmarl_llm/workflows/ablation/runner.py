@@ -18,7 +18,7 @@ from jaxmarl_llm.workflows.ablation.loop import OnProgress
 from jaxmarl_llm.workflows.ablation.matrix import LORA_RANK, STUDY, Ablation, Cell, check_settings
 from jaxmarl_llm.workflows.ablation.program import CellProgram, compile_cells
 from jaxmarl_llm.workflows.ablation.results import CellResult
-from jaxmarl_llm.workflows.ablation.sizes import check_sizes
+from jaxmarl_llm.workflows.ablation.sizes import check_pretraining_size, check_sizes
 from jaxmarl_llm.workflows.base_policies import print_notice
 from jaxmarl_llm.workflows.learner import WorkflowLearner
 from jaxmarl_llm.workflows.policies import sharing
@@ -40,6 +40,7 @@ def make_runner(config: Ablation, cells: Sequence[Cell]) -> "CellRunner":
     for cell in cells:
         learner = runner.learner(cell)
         learner.check()
+        check_pretraining_size(runner.pretraining(cell))
         check_sizes(
             learner, runs=config.num_seeds, eval_problems=config.eval_problems, num_devices=jax.local_device_count()
         )

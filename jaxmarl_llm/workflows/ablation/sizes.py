@@ -1,10 +1,39 @@
 """Refuses what no memory could hold, from its definition alone."""
 
-from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory
+import dataclasses
+
+from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, gradient_memory
+from jaxmarl_llm.training.devices import place
 from jaxmarl_llm.workflows.learner import WorkflowLearner
+from jaxmarl_llm.workflows.pretraining import STEPS_PER_CHUNK, Pretraining
 
 # Parameters, those of the base policy, two moments and a gradient, in 32 bits.
 _BYTES = 5 * 4
+
+
+# Bytes of a token of an example and its mask.
+_TOKEN_BYTES = 4 + 1
+
+
+def check_pretraining_size(config: Pretraining) -> None:
+    """Refuses a base policy whose batches do not fit into memory.
+
+    Args:
+      config: how it is made.
+
+    Raises:
+      UserError: what takes how much, and how much there is.
+    """
+    episodes = config.num_episodes // place(0, config.num_episodes).num_devices
+    calls = sum(len(bound.workflow.calls) for bound in config.bounds)
+    length = config.decoder.max_length
+    batch = episodes * calls
+    gradient = gradient_memory(config.decoder, batch, 1, length - 1, limited=config.constrained)
+    written = _TOKEN_BYTES * min(STEPS_PER_CHUNK, config.num_steps) * batch * length
+    check_fits(
+        dataclasses.replace(gradient, activations=gradient.activations + written),
+        f"pretraining on {config.num_episodes:,} episodes a step (--pretraining-args num_episodes)",
+    )
 
 
 def check_sizes(learner: WorkflowLearner, *, runs: int, eval_problems: int, num_devices: int = 1) -> None:
