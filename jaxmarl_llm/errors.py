@@ -13,7 +13,12 @@ class UserError(ValueError):
     """
 
     def __init__(self, line: object = ""):
-        super().__init__("".join(one if one.isprintable() else repr(one)[1:-1] for one in str(line)))
+        super().__init__(printable(str(line)))
+
+
+def printable(text: str) -> str:
+    """A text in one line: line feeds and other characters without a glyph become escapes."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

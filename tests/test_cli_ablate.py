@@ -106,9 +106,11 @@ def test_names_of_several_lines(tmp_path, capsys):
     assert main(["ablate", "quick", "--workflows", "vot\ning\r\x1b[2J"]) == 2
     assert main(["ablate", "quick", "--out", "a\0b"]) == 2
     assert main(["ablate", "--resume", "--out", "a\0b\n"]) == 2
+    (tmp_path / "file").touch()
+    assert main(["ablate", "quick", "--workflows", "single", "--out", str(tmp_path / "file" / "two\nlines")]) == 2
     errors = capsys.readouterr().err
-    assert len(errors.splitlines()) == 4 and "\x1b" not in errors and r"reward 'mixed\nfoo'" in errors
-    assert not list(tmp_path.iterdir())
+    assert len(errors.splitlines()) == 5 and "\x1b" not in errors and r"reward 'mixed\nfoo'" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_help_shows_defaults_that_apply(capsys):

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from jaxmarl_llm import user_code
-from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.errors import UserError, printable, unknown_name
 
 _COMMANDS = {
     "train": ("train", "train a team: jaxmarl-llm train PRESET [--option value ...]"),
@@ -142,5 +142,5 @@ def one_line(error: BaseException, command: str = "") -> str | None:
 def _refused(error: BaseException, line: str) -> int:
     if user_code.wants_traceback():
         traceback.print_exception(error)
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {printable(line)}", file=sys.stderr)
     return BAD_INPUT
