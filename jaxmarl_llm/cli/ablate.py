@@ -251,7 +251,7 @@ def make_watcher(console: Any, heading: str, phases: Mapping[str, float], notice
     class TerminalWatcher(Watcher):
         def __init__(self):
             self.bar = Progress(
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 TextColumn("{task.fields[text]}"),
                 console=console,
                 disable=not console.is_terminal,
@@ -281,14 +281,17 @@ def make_watcher(console: Any, heading: str, phases: Mapping[str, float], notice
             if share == 0.0:
                 # A sign of life where no share is known.
                 text = _DOING.get(phase, phase)
-                text += f", {format_duration(now - self.phase_time)} so far" if now - self.phase_time > 1 else ""
-            parts = [f"cell {self.num_done + 1} of {self.num_cells}", cell.name, text]
+                text += f" ({format_duration(now - self.phase_time)})" if now - self.phase_time > 1 else ""
             if math.isfinite(accuracy):
-                parts.append(f"accuracy {accuracy:.3f}")
-            parts.append(f"{format_duration(self.forecast.left)} left")
-            self.bar.update(self.task, completed=self.forecast.done, text="  ".join(parts))
+                text += f"  accuracy {accuracy:.3f}"
+            number, left = (
+                f"cell {self.num_done + 1} of {self.num_cells}",
+                f"{format_duration(self.forecast.left)} left",
+            )
+            # A narrow terminal cuts the end off.
+            self.bar.update(self.task, completed=self.forecast.done, text="  ".join([number, left, text, cell.name]))
             if (is_new or now - self.line_time > SECONDS_BETWEEN_LINES) and not console.is_terminal:
-                console.print("  ".join(parts), highlight=False, soft_wrap=True)
+                console.print("  ".join([number, cell.name, text, left]), highlight=False, soft_wrap=True)
                 self.line_time = now
 
         def end(self, result, seconds):
