@@ -13,7 +13,7 @@ import tyro
 
 from jaxmarl_llm.cli import DIVERGED
 from jaxmarl_llm.cli.options import option_value, parse_options
-from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase
 
 _DESCRIPTION = (
@@ -74,8 +74,9 @@ def phase_command(arguments: Sequence[str]) -> int:
 
     console, config, start = Console(), options.config, time.monotonic()
     points = len(config.remedies) * len(config.sharing) * len(config.learning_rates)
-    numbers = ", ".join(map(str, config.copies))
-    heading = f"voting with {numbers} generators: {points * config.num_seeds} runs each -> {folder}"
+    *few, last = config.copies
+    numbers = ", ".join([*map(str, few), plural(last, "generator")])
+    heading = f"voting with {numbers}: {plural(points * config.num_seeds, 'run')} each -> {folder}"
     next_line = 0.0
 
     def on_progress(copies, share, accuracy):

@@ -1,5 +1,6 @@
 """A phase diagram of voting teams as a picture and as a page. Axes: N numbers of copies, L learning rates."""
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxmarl_llm.errors import plural
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
 from jaxmarl_llm.report.phase_summary import OUTCOMES, summarize_phase
 from jaxmarl_llm.report.plots import INK, new_figure
@@ -31,7 +33,9 @@ def write_phase_report(folder: Path, config: Phase, parts: Sequence[dict[str, An
     """
     summary = summarize_phase(config, parts)
     picture, page, numbers = (folder / name for name in ("phase.png", "report.md", "results.json"))
-    phase_figure(summary).savefig(picture, dpi=144)
+    image = io.BytesIO()
+    phase_figure(summary).savefig(image, format="png", dpi=144)
+    write_whole(picture, image.getvalue())
     write_whole(page, phase_page(summary))
     write_whole(numbers, json.dumps(summary, indent=1) + "\n")
     return [picture, page, numbers]
@@ -94,10 +98,11 @@ def phase_page(summary: dict[str, Any]) -> str:
     lines = [
         "# Phase diagram",
         "",
-        f"`voting`, {config['task']} at level {config['level']}, size {config['size']}: {runs} runs of "
-        f"{config['iterations']} updates of {config['num_problems'] * config['group_size']} episodes, "
-        f"{config['num_seeds']} seeds a point. Base accuracy: {base}. A run falls where its curve has a cliff, or ends "
-        f"more than {config['margin']:g} below the base; it rises where it ends more than that above it.",
+        f"`voting`, {config['task']} at level {config['level']}, size {config['size']}: {plural(runs, 'run')} of "
+        f"{plural(config['iterations'], 'update')} of {config['num_problems'] * config['group_size']} episodes, "
+        f"{plural(config['num_seeds'], 'seed')} a point. Base accuracy: {base}. "
+        f"A run falls where its curve has a cliff, or ends more than {config['margin']:g} below the base; "
+        "it rises where it ends more than that above it.",
         "",
         "![phase diagram](phase.png)",
         "",

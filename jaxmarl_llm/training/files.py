@@ -1,6 +1,7 @@
 """Folders that one process writes into, and files that are whole or not there."""
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ _PARTIAL = ".partial"
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Writes a file in one piece or not at all."""
+    """Writes a file in one piece or not at all.
+
+    Raises:
+      OSError: names the file, or the folder in its place; nothing of it is left.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     partial = path.with_name(f"{path.name}{_PARTIAL}")
     partial.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(partial, path)

@@ -17,6 +17,7 @@ from jaxmarl_llm.workflows import RollBack, WorkflowLearner, make_task
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
 from jaxmarl_llm.workflows.ablation.phase import Phase, lanes_of, programs_of
 from jaxmarl_llm.workflows.ablation.phase_run import run_phase
+from jaxmarl_llm.workflows.ablation.sealed import write_sealed
 
 CONFIG = Phase(
     copies=(1, 5), learning_rates=(0.5, 0.25), remedies=("none", "one_step", "roll_back"), num_seeds=3, iterations=24
@@ -101,13 +102,32 @@ def test_parts_are_kept(tmp_path):
     parts = run_phase(CONFIG, folder, resume=True, train=stopped)
     assert trained == [1, 5, 5]
     assert parts == [train(CONFIG, copies, lambda share, accuracy: None) for copies in CONFIG.copies]
+    # A part of another diagram, one that does not say, and a damaged one are refused before others are trained.
+    (folder / "parts/1.json").unlink()
+    other = dataclasses.replace(CONFIG, level=1)
+    run_phase(other, tmp_path / "level", train=train)
+    (folder / "parts/5.json").write_bytes((tmp_path / "level/parts/5.json").read_bytes())
+    with pytest.raises(UserError, match="is of another phase diagram: move it away"):
+        run_phase(CONFIG, folder, resume=True, train=stopped)
+    write_sealed(folder / "parts/5.json", parts[1])
+    with pytest.raises(UserError, match="does not say of which phase diagram"):
+        run_phase(CONFIG, folder, resume=True, train=stopped)
     (folder / "parts/5.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         run_phase(CONFIG, folder, resume=True, train=stopped)
+    assert trained == [1, 5, 5]
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").write_text("mine")
     with pytest.raises(UserError, match="other files"):
         run_phase(CONFIG, tmp_path / "other", train=stopped)
+
+
+def test_a_folder_in_the_place_of_the_picture_is_named(tmp_path):
+    parts = run_phase(CONFIG, tmp_path / "out", train=train)
+    (tmp_path / "out/phase.png").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"phase\.png'$"):
+        write_phase_report(tmp_path / "out", CONFIG, parts)
+    assert not list((tmp_path / "out").glob("*.partial"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from jaxmarl_llm.workflows.ablation.phase import Phase, check_phase
 
 _HEADER = "phase.json"
 _KIND = "phase diagram"
+_DIGEST = "config_sha256"
 
 
 def read_phase(folder: Path) -> Phase:
@@ -100,10 +103,12 @@ def run_phase(
         (folder / "parts").mkdir(exist_ok=True)
         on_start()
         stop = stack.enter_context(StopSignal(STOPPING))
-        for copies in config.copies:
-            path = folder / "parts" / f"{copies}.json"
-            if path.exists():
-                parts.append(_read_part(path))
+        paths = {copies: folder / "parts" / f"{copies}.json" for copies in config.copies}
+        # All are judged before any is trained.
+        kept = {copies: _read_part(path, config) for copies, path in paths.items() if path.exists()}
+        for copies, path in paths.items():
+            if copies in kept:
+                parts.append(kept[copies])
                 continue
 
             def on_evaluation(share, accuracy, copies=copies):
@@ -118,17 +123,25 @@ def run_phase(
                     )
 
             parts.append(train(config, copies, on_evaluation))
-            sealed.write_sealed(path, parts[-1])
+            sealed.write_sealed(path, parts[-1] | {_DIGEST: _digest(config)})
     return parts
 
 
-def _read_part(path: Path) -> dict[str, Any]:
+def _digest(config: Phase) -> str:
+    return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
+
+
+def _read_part(path: Path, config: Phase) -> dict[str, Any]:
     try:
         part = sealed.read_sealed(path)
+        digest = part.pop(_DIGEST, None)
         if str(part["copies"]) != path.stem or not part["lanes"]:
             raise ValueError
-        return part
     except (ValueError, KeyError, TypeError):
         raise UserError(
             f"{path} is damaged, or of another version: delete it to train it again with --resume"
         ) from None
+    if digest != _digest(config):
+        found = "does not say of which phase diagram it is" if digest is None else "is of another phase diagram"
+        raise UserError(f"{path} {found}: move it away to train it again with --resume")
+    return part
