@@ -60,6 +60,7 @@ def phase_command(arguments: Sequence[str]) -> int:
     options, folder = parse_phase(arguments)
 
     from rich.console import Console
+    from rich.table import Table
 
     from jaxmarl_llm.training.compilation_cache import use_compilation_cache
     from jaxmarl_llm.training.devices import use_cpu_cores
@@ -69,6 +70,7 @@ def phase_command(arguments: Sequence[str]) -> int:
     use_cpu_cores()
 
     from jaxmarl_llm.report.phase_plots import write_phase_report
+    from jaxmarl_llm.report.phase_summary import OUTCOMES, cautions, phase_counts, summarize_phase
     from jaxmarl_llm.training.progress import format_duration
     from jaxmarl_llm.workflows.ablation.phase_run import run_phase
 
@@ -101,6 +103,13 @@ def phase_command(arguments: Sequence[str]) -> int:
     except FloatingPointError as error:
         print(f"error: {error} (--pretraining-args)", file=sys.stderr)
         return DIVERGED
+    summary = summarize_phase(config, parts)
+    table = Table("remedy", "generators", *OUTCOMES)
+    for row in phase_counts(summary):
+        table.add_row(*map(str, row))
+    console.print(table)
+    for caution in cautions(summary):
+        console.print(caution, highlight=False, soft_wrap=True)
     for path in write_phase_report(folder, config, parts):
         console.print(path, highlight=False, soft_wrap=True)
     console.print(format_duration(time.monotonic() - start), highlight=False)

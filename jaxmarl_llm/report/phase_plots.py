@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxmarl_llm.errors import plural
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
-from jaxmarl_llm.report.phase_summary import OUTCOMES, summarize_phase
+from jaxmarl_llm.report.phase_summary import OUTCOMES, cautions, phase_csv, summarize_phase
 from jaxmarl_llm.report.plots import INK, new_figure
 from jaxmarl_llm.training.files import write_whole
 from jaxmarl_llm.workflows.ablation.phase import Phase
@@ -21,7 +21,7 @@ _LARGEST_GAIN = 0.5
 
 
 def write_phase_report(folder: Path, config: Phase, parts: Sequence[dict[str, Any]]) -> list[Path]:
-    """Writes `phase.png`, `report.md` and `results.json`.
+    """Writes `phase.png`, `report.md`, `phase.csv` and `results.json`.
 
     Args:
       folder: of the diagram.
@@ -32,13 +32,15 @@ def write_phase_report(folder: Path, config: Phase, parts: Sequence[dict[str, An
       The files.
     """
     summary = summarize_phase(config, parts)
-    picture, page, numbers = (folder / name for name in ("phase.png", "report.md", "results.json"))
+    names = ("phase.png", "report.md", "phase.csv", "results.json")
+    picture, page, table, numbers = (folder / name for name in names)
     image = io.BytesIO()
     phase_figure(summary).savefig(image, format="png", dpi=144)
     write_whole(picture, image.getvalue())
     write_whole(page, phase_page(summary))
+    write_whole(table, phase_csv(summary))
     write_whole(numbers, json.dumps(summary, indent=1) + "\n")
-    return [picture, page, numbers]
+    return [picture, page, table, numbers]
 
 
 def grid_of(summary: dict[str, Any], remedy: str, sharing: str, name: str) -> np.ndarray:
@@ -93,7 +95,11 @@ def phase_page(summary: dict[str, Any]) -> str:
       summary: of `summarize_phase`.
     """
     config, points = summary["config"], summary["points"]
-    base = ", ".join(f"{value:.2f} (N = {copies})" for copies, value in summary["base"].items())
+    base = ", ".join(
+        f"{value:.3f} (N = {copies}; a difference from it has a standard error of up to about "
+        f"{summary['difference_error'][copies]:.3f})"
+        for copies, value in summary["base"].items()
+    )
     runs = len(points) * config["num_seeds"]
     lines = [
         "# Phase diagram",
@@ -104,6 +110,7 @@ def phase_page(summary: dict[str, Any]) -> str:
         f"A run falls where its curve has a cliff, or ends more than {config['margin']:g} below the base; "
         "it rises where it ends more than that above it.",
         "",
+        *(line for caution in cautions(summary) for line in (caution, "")),
         "![phase diagram](phase.png)",
         "",
         "| remedy | sharing | rise | stay | fall | mean gain | best gain of a point |",

@@ -11,7 +11,7 @@ from workflows.tiny_team import tiny_team
 from jaxmarl_llm.cli import main
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report.phase_plots import phase_figure, phase_page, write_phase_report
-from jaxmarl_llm.report.phase_summary import summarize_phase
+from jaxmarl_llm.report.phase_summary import cautions, phase_counts, summarize_phase
 from jaxmarl_llm.training.loop import TrainingInterrupted
 from jaxmarl_llm.workflows import RollBack, WorkflowLearner, make_task
 from jaxmarl_llm.workflows.ablation.lanes import run_lanes
@@ -62,7 +62,12 @@ def test_programs_and_lanes():
 def test_points(tmp_path):
     parts = run_phase(CONFIG, tmp_path / "out", train=train)
     paths = write_phase_report(tmp_path / "out", CONFIG, parts)
-    assert [path.name for path in paths if path.stat().st_size] == ["phase.png", "report.md", "results.json"]
+    assert [path.name for path in paths if path.stat().st_size] == [
+        "phase.png",
+        "report.md",
+        "phase.csv",
+        "results.json",
+    ]
     summary = summarize_phase(CONFIG, parts)
     assert len(summary["points"]) == 2 * 3 * 2 * 2 and summary == json.loads(paths[-1].read_text())
     for point in summary["points"]:
@@ -76,6 +81,13 @@ def test_points(tmp_path):
     page = phase_page(summary)
     assert "| none | SP | 0 | 9 | 3 |" in page and "| one_step | IP | 12 | 0 | 0 | +0.400 | +0.400 |" in page
     assert "IP, N = 1: 0.5; IP, N = 5: 0.25" in page
+    assert (summary["base"]["5"], summary["difference_error"]["5"]) == (0.3, 0.0573)
+    assert "below two standard errors of a difference (0.115 with 128 held-out problems)" in page
+    certain = dataclasses.replace(CONFIG, margin=0.15)
+    assert not cautions(summarize_phase(certain, parts))
+    assert phase_counts(summary)[:2] == [("none", 1, 6, 6, 0), ("none", 5, 3, 3, 6)]
+    rows = paths[2].read_text().splitlines()
+    assert rows[0] == "copies,remedy,sharing,learning_rate,gain,rises,stays,falls,returns" and len(rows) == 25
     panels = [axes for axes in phase_figure(summary).axes if axes.get_title(loc="left")]
     assert len(panels) == 6
     signs = [text.get_text() for text in panels[0].texts]
