@@ -79,15 +79,18 @@ def phase_command(arguments: Sequence[str]) -> int:
     *few, last = config.copies
     numbers = ", ".join([*map(str, few), plural(last, "generator")])
     heading = f"voting with {numbers}: {plural(points * config.num_seeds, 'run')} each -> {folder}"
-    next_line = 0.0
+    next_line, earlier = 0.0, None
 
     def on_progress(copies, share, accuracy):
-        nonlocal next_line
+        nonlocal next_line, earlier
         now = time.monotonic() - start
-        if now >= next_line or share == 1:
-            next_line = now + 30
-            doing = "preparing" if math.isnan(accuracy) else f"mean accuracy {accuracy:.3f}"
-            console.print(f"{format_duration(now)}  N = {copies}: {100 * share:.0f} %, {doing}", highlight=False)
+        stage = (copies, math.isnan(accuracy))
+        # A change of stage is shown at once, so that no short run stays at its first line.
+        if now >= next_line or share == 1 or stage != earlier:
+            next_line, earlier = now + 30, stage
+            doing = "preparing" if math.isnan(accuracy) else f"training, mean accuracy of these runs {accuracy:.3f}"
+            part = f"part {config.copies.index(copies) + 1} of {len(config.copies)}, N = {copies}"
+            console.print(f"{format_duration(now)}  {part}: {100 * share:.0f} %, {doing}", highlight=False)
 
     try:
         parts = run_phase(
