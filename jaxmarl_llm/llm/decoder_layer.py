@@ -126,8 +126,8 @@ def join_projections(layer: Mapping[str, Any], products: int) -> dict[str, Any]:
 
 
 def _shares(features, products):
-    """How many outputs each of several products has."""
-    return [len(share) for share in np.array_split(np.arange(features), products)]
+    """How many outputs each of several products has; there are no more products than outputs."""
+    return [len(share) for share in np.array_split(np.arange(features), min(products, features))]
 
 
 def scaled_init(gain: float) -> nn.initializers.Initializer:

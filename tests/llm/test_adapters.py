@@ -56,9 +56,9 @@ def logits(config, params, tokens, adapter=None):
     return run(params, tokens)
 
 
-@pytest.mark.parametrize("products", [1, 2, 3])
+@pytest.mark.parametrize("products", [1, 2, 3, 12])
 def test_joined_projections_are_those_one_by_one(products):
-    """With biases, norms of queries and keys, widths that no number of products divides, and adapters of each row."""
+    """Biases, norms of queries and keys, widths that products do not divide or exceed, each row with its adapter."""
     config = dataclasses.replace(ADAPTED, scan_layers=False)
     params = parameters(config)
     names = [name for name in params if name.startswith("layers")]

@@ -67,6 +67,8 @@ class RoleFormat:
                     raise unknown_name(f"placeholder in the block of '{name}'", placeholder, _OF_BLOCK)
         if self.choices != FORM:
             choices = _choices(self.choices)
+            if isinstance(self.choices, list) and not choices:
+                raise UserError("choices of a format are an empty list: name them, or leave choices out")
             if not all(choices) or len({*choices}) < len(choices):
                 raise UserError("choices of a format must be different texts, and none empty")
             object.__setattr__(self, "choices", choices)

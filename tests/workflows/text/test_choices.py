@@ -74,6 +74,7 @@ def test_a_file_says_what_may_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("choices", "settings", "fault"),
     [
+        ([], {}, "an empty list"),
         (("yes", "yes"), {}, "must be different texts, and none empty"),
         (("yes", ""), {}, "must be different texts, and none empty"),
         (("yes", "perhaps"), {}, "choices of call 'evaluator': 'perhaps' is not in the form of a Verdict"),
