@@ -1,12 +1,11 @@
 """What an ablation's own tasks and workflows say, so that a changed one is not taken for what it was."""
 
-import hashlib
-import json
 from typing import Any
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows import Task, Workflow, make_task, make_workflow
 from jaxmarl_llm.workflows.ablation.matrix import Ablation, Matrix, to_json
+from jaxmarl_llm.workflows.ablation.sealed import digest
 from jaxmarl_llm.workflows.base_policies import describe
 
 
@@ -25,18 +24,14 @@ def definitions(config: Matrix) -> dict[str, str]:
         for name in config.tasks:
             found[name] = make_task(name, level=config.level)
             _check_kind(name, found[name], Task)
-    return {name: _digest(describe(made)) for name, made in found.items() if ":" in name}
+    return {name: digest(describe(made)) for name, made in found.items() if ":" in name}
 
 
 def ablation_digest(config: Matrix) -> str:
     """Tells results of this ablation from those of others."""
-    return _digest([to_json(config), definitions(config)])
+    return digest([to_json(config), definitions(config)])
 
 
 def _check_kind(name: str, made: Any, expected: type) -> None:
     if not isinstance(made, expected):
         raise UserError(f"{name} makes a {type(made).__name__}, not a jaxmarl_llm.workflows.{expected.__name__}")
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -123,12 +121,8 @@ def run_phase(
                     )
 
             parts.append(train(config, copies, on_evaluation))
-            sealed.write_sealed(path, parts[-1] | {_DIGEST: _digest(config)})
+            sealed.write_sealed(path, parts[-1] | {_DIGEST: sealed.digest(dataclasses.asdict(config))})
     return parts
-
-
-def _digest(config: Phase) -> str:
-    return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
 
 def _read_part(path: Path, config: Phase) -> dict[str, Any]:
@@ -141,7 +135,7 @@ def _read_part(path: Path, config: Phase) -> dict[str, Any]:
         raise UserError(
             f"{path} is damaged, or of another version: delete it to train it again with --resume"
         ) from None
-    if digest != _digest(config):
+    if digest != sealed.digest(dataclasses.asdict(config)):
         found = "does not say of which phase diagram it is" if digest is None else "is of another phase diagram"
         raise UserError(f"{path} {found}: move it away to train it again with --resume")
     return part

@@ -13,7 +13,7 @@ from jaxmarl_llm.user_files import parse_json
 
 def write_sealed(path: Path, stored: dict[str, Any]) -> None:
     """Writes what JSON can hold, with its checksum under `sha256`."""
-    write_whole(path, json.dumps(stored | {"sha256": _digest(stored)}, indent=2) + "\n")
+    write_whole(path, json.dumps(stored | {"sha256": digest(stored)}, indent=2) + "\n")
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -24,12 +24,13 @@ def read_sealed(path: Path) -> dict[str, Any]:
       ValueError: it is not what was written.
     """
     stored = parse_json(path.read_bytes())
-    if not isinstance(stored, dict) or stored.pop("sha256", None) != _digest(stored):
+    if not isinstance(stored, dict) or stored.pop("sha256", None) != digest(stored):
         raise ValueError
     return stored
 
 
-def _digest(stored: dict[str, Any]) -> str:
+def digest(stored: Any) -> str:
+    """SHA-256, in hexadecimal, of what JSON can hold, whatever the order of its keys."""
     # As JSON reads it, whose keys are texts.
     return hashlib.sha256(json.dumps(json.loads(json.dumps(stored)), sort_keys=True).encode()).hexdigest()
 
