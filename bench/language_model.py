@@ -52,24 +52,37 @@ def decoder_config(model, **changes):
 
 def prepare(settings):
     """Our side: `settings` as for the peer's."""
+    import time
+
     import jax
     import jax.numpy as jnp
 
     from jaxmarl_llm.benchmark.machine import machine_report
     from jaxmarl_llm.benchmark.timing import Program, compile_timed
-    from jaxmarl_llm.llm import Decoder, generate, init_adapters, join_adapters, score
+    from jaxmarl_llm.llm import Decoder, generate, init_adapters, join_adapters, score, unstack
 
     batch, length = settings["batch"], settings["length"]
     config = decoder_config(settings["model"])
     keys = jax.random.split(jax.random.key(0), 3)
     body = jax.jit(Decoder(config).init)(keys[0], jnp.zeros((1, 1), jnp.int32))["params"]
+    prepared = {}
     if settings["what"] == "generate":
         group, steps = settings["group"], settings["new_tokens"]
         prompt = jax.random.randint(keys[1], (batch // group, length), 3, config.vocab_size)
         lengths = jnp.full(batch // group, length)
 
+        def laid_out():
+            start = time.perf_counter()
+            module, params = unstack(Decoder(config), body, batch)
+            return module, jax.block_until_ready(params), time.perf_counter() - start
+
+        # As a sampler does it: once for all calls. The first time is that of compilation.
+        module, _, first = laid_out()
+        module, body, again = laid_out()
+        prepared = {"unstack_s": again, "unstack_compile_s": first - again}
+
         def sample(body, prompt, lengths, key):
-            return generate(Decoder(config), body, prompt, lengths, key, max_new_tokens=steps, group=group)
+            return generate(module, body, prompt, lengths, key, max_new_tokens=steps, group=group)
 
         compiled, compile_s = compile_timed(sample, body, prompt, lengths, keys[2])
 
@@ -107,7 +120,7 @@ def prepare(settings):
             return {"checksum": float(value) + float(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(gradient)))}
 
         program = Program(compile_s, batch * length, run_gradient)
-    return {"compile_s": compile_s, "steps": program.steps, "machine": machine_report()}, program.run
+    return {"compile_s": compile_s, **prepared, "steps": program.steps, "machine": machine_report()}, program.run
 
 
 def compare(work, peer, repeats):
@@ -121,7 +134,8 @@ def compare(work, peer, repeats):
         ours_runs, theirs_runs = alternate(ours, theirs, repeats, label)
         row = {name: work[name] for name in ("what", "batch", "group", "length")}
         row |= rate_statistics(mine["steps"], [run["seconds"] for run in ours_runs])
-        row |= {"compile_s": mine["compile_s"], "peak_mib": ours.ask(memory=True)["peak_mib"]}
+        row |= {name: mine[name] for name in ("compile_s", "unstack_compile_s", "unstack_s") if name in mine}
+        row |= {"peak_mib": ours.ask(memory=True)["peak_mib"]}
         row |= {"checksum": ours_runs[-1]["checksum"]}
         if theirs:
             speed = rate_statistics(yours["steps"], [run["seconds"] for run in theirs_runs])

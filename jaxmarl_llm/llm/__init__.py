@@ -9,6 +9,7 @@ from jaxmarl_llm.llm.distribution import token_log_probs
 from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, gradient_memory
 from jaxmarl_llm.llm.sampling import Generation, generate
 from jaxmarl_llm.llm.scoring import Score, score
+from jaxmarl_llm.llm.unstacking import unstack
 
 __all__ = [
     "Cache",
@@ -36,4 +37,5 @@ __all__ = [
     "split_adapters",
     "token_log_probs",
     "unmerge_adapter",
+    "unstack",
 ]

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
-from jaxmarl_llm.llm.decoder_layer import DecoderLayer, linear_layer, rms_norm, scaled_init
+from jaxmarl_llm.llm.decoder_layer import DecoderLayer, KernelLayout, linear_layer, rms_norm, scaled_init
 from jaxmarl_llm.llm.layers import KEPT, rotary_angles
 from jaxmarl_llm.networks.dense import ChosenDense, dense
 
@@ -84,11 +84,11 @@ class Decoder(nn.Module):
 
     Attributes:
       config: sizes and variants.
-      products: of a layer, see `DecoderLayer`; 0 with `scan_layers`.
+      layout: of the kernels that `unstack` gives; None for parameters as they are trained and saved.
     """
 
     config: DecoderConfig
-    products: int = 0
+    layout: KernelLayout | None = None
 
     def setup(self):
         config = self.config
@@ -109,10 +109,10 @@ class Decoder(nn.Module):
             )
             self.layers: Any = scanned(config)
         else:
-            self.layers = [DecoderLayer(config, self.products) for _ in range(config.num_layers)]
+            self.layers = [DecoderLayer(config, self.layout) for _ in range(config.num_layers)]
         self.norm = rms_norm(config)
         if not config.tied_embeddings:
-            self.output = linear_layer(config, config.vocab_size)
+            self.output = linear_layer(config, config.vocab_size, turned=bool(self.layout and self.layout.turned))
         if config.value_head:
             if config.num_adapters:
                 self.value_output: Any = ChosenDense(1, config.num_adapters, scaled_init(0.1), dtype="float32")
@@ -227,7 +227,10 @@ class Decoder(nn.Module):
 
     def output_table(self) -> jax.Array:
         """The matrix of `logits`: `[V, E]` with tied embeddings, else `[E, V]`."""
-        return self.embedding if self.config.tied_embeddings else self.variables["params"]["output"]["kernel"]
+        if self.config.tied_embeddings:
+            return self.embedding
+        kernel = self.variables["params"]["output"]["kernel"]
+        return kernel.T if self.layout and self.layout.turned else kernel
 
     def value(self, hidden: jax.Array, adapter: jax.Array | None = None) -> jax.Array | None:
         """`[B, ..., E]` to `[B, ...]` float32, with the heads of the rows' adapters; None without a value head."""

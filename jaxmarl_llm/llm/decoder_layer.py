@@ -1,5 +1,6 @@
-"""A layer of the decoder, and its projections joined for fast products."""
+"""A layer of the decoder, and its kernels laid out for fast products."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -23,17 +24,29 @@ PROJECTIONS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class KernelLayout:
+    """How a decoder holds the kernels of its projections.
+
+    Attributes:
+      products: P, by how many products the projections of the same vectors are made, at least 1.
+      turned: kernels are `[outputs, inputs]`.
+    """
+
+    products: int = 1
+    turned: bool = False
+
+
 class DecoderLayer(nn.Module):
     """Attention, then a gated layer, each on normed vectors and added to them.
 
     Attributes:
       config: of the decoder.
-      products: by how many products the projections of the same vectors are made, with kernels that `join_projections`
-        gives; 0 for a product of its own for each projection.
+      layout: of kernels that `lay_out` gives; None for a product of its own for each projection.
     """
 
     config: DecoderConfig
-    products: int = 0
+    layout: KernelLayout | None = None
 
     @nn.compact
     def __call__(self, x, angles, masks, chosen, start, stored):
@@ -63,10 +76,11 @@ class DecoderLayer(nn.Module):
 
         def linears(y, group, *features, **settings):
             names, outs = PROJECTIONS[group], [()] * len(features)
-            if self.products:
+            if self.layout:
+                turned = self.layout.turned
                 parts = [
-                    linear_layer(config, count, name=f"{group}_{index}", **settings)(y)
-                    for index, count in enumerate(_shares(sum(features), self.products))
+                    linear_layer(config, count, name=f"{group}_{index}", turned=turned, **settings)(y)
+                    for index, count in enumerate(_shares(sum(features), self.layout.products))
                 ]
                 outs = [(out,) for out in jnp.split(jnp.concatenate(parts, -1), np.cumsum(features)[:-1], axis=-1)]
             found = zip(names, features, outs, strict=True)
@@ -100,16 +114,16 @@ class DecoderLayer(nn.Module):
         return x + y, (keys, values)
 
 
-def join_projections(layer: Mapping[str, Any], products: int) -> dict[str, Any]:
-    """The parameters of a layer for `products`: kernels of the same vectors side by side, then cut into so many.
+def lay_out(layer: Mapping[str, Any], layout: KernelLayout) -> dict[str, Any]:
+    """The parameters of a layer in a layout: kernels of the same vectors side by side, then cut into P.
 
     Args:
-      layer: parameters of a layer, as it is without products.
-      products: P, at least 1.
+      layer: parameters of a layer, as it is without a layout.
+      layout: of the result.
 
     Returns:
-      A layer in which each group of `PROJECTIONS` has P kernels `[inputs, outputs / P]`, and biases, if it has any;
-      adapters stay with their projections.
+      A layer in which each group of `PROJECTIONS` has P kernels, `[inputs, outputs / P]` or turned, and biases, if it
+      has any; adapters stay with their projections.
     """
     layer = dict(layer)
     for group, names in PROJECTIONS.items():
@@ -117,9 +131,9 @@ def join_projections(layer: Mapping[str, Any], products: int) -> dict[str, Any]:
         for kind in ("kernel", "bias"):
             if kind in projections[0]:
                 whole = jnp.concatenate([projection.pop(kind) for projection in projections], axis=-1)
-                for index, part in enumerate(
-                    jnp.split(whole, np.cumsum(_shares(whole.shape[-1], products))[:-1], axis=-1)
-                ):
+                ends = np.cumsum(_shares(whole.shape[-1], layout.products))[:-1]
+                for index, part in enumerate(jnp.split(whole, ends, axis=-1)):
+                    part = part.T if kind == "kernel" and layout.turned else part
                     layer.setdefault(f"{group}_{index}", {})[kind] = part
         layer |= {name: rest for name, rest in zip(names, projections, strict=True) if rest}
     return layer

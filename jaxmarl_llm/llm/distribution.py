@@ -38,6 +38,19 @@ def token_log_probs(
     Raises:
       ValueError: a temperature or a `top_k` below 0, a `top_p` outside `(0, 1]`, or no number.
     """
+    weights = token_log_weights(logits, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
+    return jnp.where(weights > LOWEST, jax.nn.log_softmax(weights, axis=-1), LOWEST)
+
+
+def token_log_weights(
+    logits: jax.Array,
+    *,
+    temperature: jax.typing.ArrayLike = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    allowed: jax.Array | None = None,
+) -> jax.Array:
+    """What `token_log_probs` gives before it is normalised: at most 0, and 0 for the likeliest token; as for it."""
     if np.shape(temperature):
         raise ValueError(f"temperature must be one number for all rows, got shape {np.shape(temperature)}")
     check_number("temperature", temperature)
@@ -55,15 +68,12 @@ def token_log_probs(
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     scaled = shifted / jnp.where(is_greedy, 1.0, temperature)
     if top_p < 1:
-        possible = possible & _nucleus(jax.lax.stop_gradient(scaled), top_p)
-        scaled = jnp.where(possible, scaled, LOWEST)
-    log_probs = jax.nn.log_softmax(scaled, axis=-1)
-    log_probs = jnp.where(possible, log_probs, LOWEST)
+        possible = possible & _nucleus(jax.lax.stop_gradient(jnp.where(possible, scaled, LOWEST)), top_p)
+    weights = jnp.where(possible, scaled, LOWEST)
     if isinstance(temperature, int | float) and temperature > 0:
-        return log_probs
-    index = _token_index(logits)
-    likeliest = index == first_token(shifted == 0)[..., None]
-    return jnp.where(is_greedy, jnp.where(likeliest, 0.0, LOWEST), log_probs)
+        return weights
+    likeliest = _token_index(logits) == first_token(shifted == 0)[..., None]
+    return jnp.where(is_greedy, jnp.where(likeliest, 0.0, LOWEST), weights)
 
 
 def first_token(where: jax.Array) -> jax.Array:
@@ -73,36 +83,43 @@ def first_token(where: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(where, _token_index(where), last), axis=-1)
 
 
-def draw_token(uniform: jax.Array, log_probs: jax.Array) -> jax.Array:
+def draw_token(uniform: jax.Array, log_weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """One token a row by the inverse of the cumulative distribution.
 
     Args:
       uniform: `[...]` float32 in `[0, 1)`.
-      log_probs: `[..., V]` float32, of `token_log_probs`.
+      log_weights: `[..., V]` float32, of `token_log_weights`, or log-probabilities: an exponential of each token is
+        taken once, whose sum gives the probability of the one that is drawn.
 
     Returns:
-      `[...]` int32, a possible token always.
+      `(token, log_prob)`, `[...]` int32 and float32; a possible token always.
     """
-    probs = jnp.exp(log_probs)
-    num_tokens = probs.shape[-1]
+    weights = jnp.exp(log_weights)
+    num_tokens = weights.shape[-1]
     if num_tokens < MANY_TOKENS:
-        cumulative = _running_sum(probs)
-        return first_token(cumulative > uniform[..., None] * jnp.max(cumulative, axis=-1, keepdims=True))
-    padding = ((0, 0),) * (probs.ndim - 1) + ((0, -num_tokens % _BLOCK),)
-    blocks = jnp.pad(probs, padding).reshape(*probs.shape[:-1], -1, _BLOCK)
-    cumulative = _running_sum(jnp.sum(blocks, axis=-1))
-    threshold = uniform[..., None] * jnp.max(cumulative, axis=-1, keepdims=True)
-    block = first_token(cumulative > threshold)
-    before = jnp.max(jnp.where(_token_index(cumulative) < block[..., None], cumulative, 0.0), axis=-1, keepdims=True)
-    inside = _running_sum(jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :])
-    # The block's sum and the last of its running sums may differ in rounding: the last possible token then.
-    found = (inside > threshold - before) | (inside == jnp.max(inside, axis=-1, keepdims=True))
-    return block * _BLOCK + first_token(found)
+        cumulative = _running_sum(weights)
+        total = jnp.max(cumulative, axis=-1)
+        token = first_token(cumulative > (uniform * total)[..., None])
+    else:
+        padding = ((0, 0),) * (weights.ndim - 1) + ((0, -num_tokens % _BLOCK),)
+        blocks = jnp.pad(weights, padding).reshape(*weights.shape[:-1], -1, _BLOCK)
+        cumulative = _running_sum(jnp.sum(blocks, axis=-1))
+        total = jnp.max(cumulative, axis=-1)
+        threshold = (uniform * total)[..., None]
+        block = first_token(cumulative > threshold)
+        before = _token_index(cumulative) < block[..., None]
+        before = jnp.max(jnp.where(before, cumulative, 0.0), axis=-1, keepdims=True)
+        inside = _running_sum(jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :])
+        # The block's sum and the last of its running sums may differ in rounding: the last possible token then.
+        found = (inside > threshold - before) | (inside == jnp.max(inside, axis=-1, keepdims=True))
+        token = block * _BLOCK + first_token(found)
+    log_weight = jnp.take_along_axis(log_weights, token[..., None], axis=-1)[..., 0]
+    return token, log_weight - jnp.log(total)
 
 
-def _running_sum(probs):
+def _running_sum(weights):
     # Rounding may leave the sum over all tokens above that up to the last possible one: the latter is the total.
-    return jnp.where(probs > 0, jnp.cumsum(probs, axis=-1), 0.0)
+    return jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0.0)
 
 
 def _nucleus(scaled, top_p):

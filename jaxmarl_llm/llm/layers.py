@@ -45,7 +45,7 @@ def rotary_angles(
       scaling: of the angles.
 
     Returns:
-      Two arrays `[B, L, 1, D / 2]` float32.
+      Two arrays `[B, L, 1, D]` float32: the cosine of each pair twice, and the sine, negative the first time.
     """
     frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
     if scaling is not None:
@@ -55,7 +55,9 @@ def rotary_angles(
         kept = jnp.clip(kept, 0.0, 1.0)
         frequency = (1.0 - kept) * frequency / scaling.factor + kept * frequency
     angle = position[..., None, None].astype(jnp.float32) * frequency[None, None, None]
-    return jnp.cos(angle), jnp.sin(angle)
+    # Side by side, since XLA's CPU compiler would else compute them again for each head of each layer.
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([cosine, cosine], axis=-1), jnp.concatenate([-sine, sine], axis=-1)
 
 
 def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -69,9 +71,9 @@ def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
       `[B, L, H, D]`, same dtype.
     """
     cosine, sine = angles
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = [first * cosine - second * sine, second * cosine + first * sine]
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    exact = x.astype(jnp.float32)
+    swapped = exact.reshape(*x.shape[:-1], 2, -1)[..., ::-1, :].reshape(x.shape)
+    return (exact * cosine + swapped * sine).astype(x.dtype)
 
 
 def grouped_attention(query: jax.Array, *blocks: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:

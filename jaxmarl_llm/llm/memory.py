@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,11 +11,15 @@ import numpy as np
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import without_adapters
 from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.devices import replicated_like
 from jaxmarl_llm.llm.distribution import MANY_TOKENS
+from jaxmarl_llm.llm.unstacking import unstacks
 from jaxmarl_llm.llm.vocabulary import BLOCK
 
 # Copies of the logits, in float32, that a gradient makes: of all tokens, or of those that limits leave.
 _LOGIT_COPIES, _LIMITED_COPIES = 6, 8
+# An unstacked body is kept between calls where it takes at most this part of the memory.
+_KEPT_PART = 1 / 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,7 @@ def generation_memory(
     new_tokens: int,
     *,
     group: int = 1,
+    kept: int = 0,
     platform: str | None = None,
 ) -> MemoryEstimate:
     """What `generate` takes, over its prompts or in its loop, whichever is more.
@@ -58,6 +64,7 @@ def generation_memory(
       prompt_length: L, padding included.
       new_tokens: M.
       group: G, completions of each prompt.
+      kept: bytes of the body that `unstack` gave, where it is used and the body is kept too.
       platform: of the devices, such as `"cpu"` or `"gpu"`; the present ones' by default.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
@@ -67,17 +74,17 @@ def generation_memory(
     scores = 8 * prompts * config.num_heads * prompt_length**2
     vector = tokens * _size(config.dtype)
     prompt = MemoryEstimate(
-        weights=weights,
+        weights=weights + kept,
         cache=slot * tokens,
         logits=0,
         activations=vector * 2 * config.hidden_size
         + max(vector * 3 * config.intermediate_size, vector * 2 * config.hidden_size + scores),
         adapters=adapters,
     )
-    # With stacked layers on a CPU, each layer's kernels are copied out of the stack, see `unstacked`.
-    has_copies = config.scan_layers and on_cpu
+    # With stacked layers on a CPU, each layer's kernels are copied out of the stack, see `unstack`.
+    copied = _unstacked_bytes(config, rows) + _layer_bytes(config) if config.scan_layers and on_cpu else 0
     loop = MemoryEstimate(
-        weights=weights + has_copies * _layer_bytes(config) * (config.num_layers + 1),
+        weights=weights + (kept or copied),
         cache=slot * (tokens + rows * (new_tokens + prompt_length * (group == 1))),
         logits=3 * 4 * rows * config.vocab_size,
         activations=0,
@@ -95,6 +102,7 @@ def gradient_memory(
     copies: int = 1,
     trained_layers: int = 0,
     limited: bool = False,
+    kept: int = 0,
     platform: str | None = None,
 ) -> MemoryEstimate:
     """What the gradient in one adapter takes, the body being frozen.
@@ -111,6 +119,7 @@ def gradient_memory(
       trained_layers: the last ones, which have adapters; 0 for all.
       limited: `top_k`, `top_p` or `allowed` say what may be drawn: logits of all tokens are then made, else those of a
         large vocabulary in blocks.
+      kept: bytes that a sampler keeps meanwhile, see `kept_bytes`.
       platform: as for `generation_memory`.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
@@ -124,12 +133,12 @@ def gradient_memory(
     weights += 2 * _layer_bytes(config) + (trained < config.num_layers) * trained * _layer_bytes(config)
     heads = (config.num_heads + config.num_kv_heads) * config.head_dim
     # Stacked layers keep less of each, and compute the rest again for one layer at a time.
-    kept = size * (2 * config.intermediate_size + 2 * config.hidden_size + 2 * heads)
+    stored = size * (2 * config.intermediate_size + 2 * config.hidden_size + 2 * heads)
     once = size * 4 * config.intermediate_size + 16 * config.num_heads * length
-    stack = tokens * trained * (kept if config.scan_layers else kept + once)
+    stack = tokens * trained * (stored if config.scan_layers else stored + once)
     copied = _LIMITED_COPIES if limited else _LOGIT_COPIES
     in_blocks = not limited and config.vocab_size >= MANY_TOKENS
-    parts = {"weights": weights, "cache": 0, "adapters": 4 * adapters}
+    parts = {"weights": weights + kept, "cache": 0, "adapters": 4 * adapters}
     output = MemoryEstimate(
         **parts,
         logits=4 * scored * (4 * BLOCK if in_blocks else copied * config.vocab_size),
@@ -161,6 +170,19 @@ def check_fits(estimate: MemoryEstimate, what: str, *, shards: float = 1) -> Non
         )
 
 
+def kept_bytes(config: DecoderConfig, body: Any, rows: int) -> int:
+    """How much a sampler keeps of the body that `unstack` gives it; 0 where it does not.
+
+    Args:
+      config: of the decoder.
+      body: its parameters; what several devices share is not kept.
+      rows: B, of a step.
+    """
+    taken = _unstacked_bytes(config, rows)
+    fits = taken <= _KEPT_PART * available_memory()
+    return taken if fits and unstacks(config) and replicated_like(body) is None else 0
+
+
 def available_memory() -> float:
     """Bytes of memory of one device, of the machine for a CPU; infinite where it is not known."""
     device = jax.local_devices()[0]
@@ -177,6 +199,14 @@ def _parameter_bytes(config: DecoderConfig) -> tuple[int, int]:
     """Of the body in its dtype, and of all adapters and value heads in float32."""
     body = without_adapters(config).num_parameters
     return body * _size(config.param_dtype), 4 * (config.num_parameters - body)
+
+
+def _unstacked_bytes(config: DecoderConfig, rows: int) -> int:
+    """Of what `unstack` copies."""
+    output = (
+        config.vocab_size * config.hidden_size * _size(config.param_dtype) * ((rows == 1) == config.tied_embeddings)
+    )
+    return config.num_layers * _layer_bytes(config) + output
 
 
 def _layer_bytes(config: DecoderConfig) -> int:

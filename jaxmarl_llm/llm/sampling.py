@@ -11,9 +11,9 @@ from flax import struct
 from jaxmarl_llm.arguments import as_array, check_whole, elements
 from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, rows_of
 from jaxmarl_llm.llm.decoder import Decoder
-from jaxmarl_llm.llm.distribution import at_token, draw_token, token_log_probs
+from jaxmarl_llm.llm.distribution import draw_token, token_log_weights
 from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt, last_of_prompt, prompt_slots
-from jaxmarl_llm.llm.unstacking import unstacked
+from jaxmarl_llm.llm.unstacking import bind_in_loop, unstack, unstack_cache, unstacks
 
 # The attention of a step over 33 slots takes 1.4 times as long as over 32 on a CPU, whose vectors hold 8 or 16 numbers.
 _SLOTS_MULTIPLE = 8
@@ -120,23 +120,25 @@ def generate(
         lambda x: jnp.repeat(x, group, axis=0, total_repeat_length=batch),
         (last_of_prompt(hidden, prompt_length), prompt_length, adapter),
     )
-    module, params_at, cache = unstacked(module, params, cache)
+    if unstacks(config):
+        (module, params), cache = unstack(module, params, batch), unstack_cache(cache)
 
     def decoder(step):
         # Bound anew in the loop: a bound module does not cross into a transformation.
-        return module.bind({"params": params_at(step)})
+        return bind_in_loop(module, params, step)
 
     def choose(hidden, step, state):
         now = allowed if rows is None else rows.automaton.allowed(state, rows.room - step)
         if allowed is not None:
             index = jnp.minimum(step, allowed.shape[1] - 1)
             now = jax.lax.dynamic_index_in_dim(allowed, index, axis=1, keepdims=False)
-        log_probs = token_log_probs(
+        log_weights = token_log_weights(
             decoder(step).logits(hidden), temperature=temperature, top_k=top_k, top_p=top_p, allowed=now
         )
-        token = draw_token(jax.lax.dynamic_index_in_dim(uniform, step, axis=1, keepdims=False), log_probs)
+        random = jax.lax.dynamic_index_in_dim(uniform, step, axis=1, keepdims=False)
+        token, log_prob = draw_token(random, log_weights)
         state = None if rows is None else rows.automaton.advance(state, token)
-        return token, at_token(log_probs, token), state
+        return token, log_prob, state
 
     def write(drawn, step, running, token, log_prob):
         values = (jnp.where(running, token, pad_token), jnp.where(running, log_prob, 0.0), running)

@@ -11,7 +11,7 @@ from jaxmarl_llm.arguments import check_number, check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.model import LanguageModel
 from jaxmarl_llm.llm.decoder import Cache, Decoder
-from jaxmarl_llm.llm.distribution import draw_token, token_log_probs
+from jaxmarl_llm.llm.distribution import draw_token, token_log_weights
 from jaxmarl_llm.llm.layout import last_of_prompt, prompt_slots
 
 # Prompts and caches have multiples of it: one program serves many lengths.
@@ -59,7 +59,8 @@ def stream_tokens(
     settings = {"temperature": np.float32(temperature), "top_k": top_k, "top_p": top_p}
     stops = () if model.tokenizer is None else model.tokenizer.stop_tokens
     lengths = np.asarray([length], np.int32)
-    token, cache = _begin(model.decoder, model.params, tokens, lengths, key, slots=_up(max_new_tokens), **settings)
+    module, params = model.for_one_row
+    token, cache = _begin(module, params, tokens, lengths, key, slots=_up(max_new_tokens), **settings)
     for number in range(max_new_tokens):
         drawn = int(token[0])
         if drawn in stops:
@@ -67,7 +68,7 @@ def stream_tokens(
         yield drawn
         if number + 1 < max_new_tokens:
             position = np.asarray(length + number, np.int32)
-            token, cache = _step(model.decoder, model.params, token, position, cache, key, **settings)
+            token, cache = _step(module, params, token, position, cache, key, **settings)
 
 
 def _up(length: int) -> int:
@@ -91,5 +92,5 @@ def _step(module: Decoder, params, token, position, cache, key, **settings) -> t
 
 
 def _draw(bound, hidden, key, position, settings) -> jax.Array:
-    log_probs = token_log_probs(bound.logits(hidden), **settings)
-    return draw_token(jax.random.uniform(jax.random.fold_in(key, position), (1,)), log_probs)
+    log_weights = token_log_weights(bound.logits(hidden), **settings)
+    return draw_token(jax.random.uniform(jax.random.fold_in(key, position), (1,)), log_weights)[0]

@@ -1,56 +1,104 @@
-"""Stacked layers one by one, for loops that use them many times on a CPU."""
+"""Stacked layers one by one, laid out for loops that use them many times on a CPU."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Cache, Decoder
-from jaxmarl_llm.llm.decoder_layer import join_projections
+from jaxmarl_llm.llm.decoder_layer import KernelLayout, lay_out
+
+_STACK = "layers"
 
 
-def unstacked(module: Decoder, params: Any, cache: Cache) -> tuple[Decoder, Callable[[jax.Array], Any], Cache]:
-    """The same decoder, parameters and cache with layers one after the other, on a CPU; elsewhere as they are.
+def unstack(module: Decoder, params: Mapping[str, Any], rows: int) -> tuple[Decoder, Any]:
+    """The same decoder with its layers one after the other, laid out for steps of so many rows on a CPU.
 
     XLA's CPU compiler copies each layer's kernels out of the stack before it multiplies with them: a step with one row
-    takes twice as long. Copied once before a loop, they cost as much as in a few of its steps, and can be laid out as
-    is fastest. A single row waits for the kernels from memory, fastest for few large ones `[inputs, outputs]`. Several
-    rows are multiplied 1.2 times as fast by kernels `[outputs, inputs]`, and 1.1 times again by two at a time.
+    takes twice as long. `generate` therefore copies them all before its loop, which costs as much as a few steps; it
+    takes what is given here as it is, which saves that in each call. Not for training, nor for saving.
 
     Args:
-      module: the decoder.
+      module: a decoder.
       params: its parameters.
-      cache: of the rows that the loop goes on with.
+      rows: B, those that are drawn at once. Others have the same results, and take longer.
 
     Returns:
-      `(module, params_at, cache)`; `params_at(step)` gives the parameters inside the loop.
+      `(module, params)`, of which the parameters take as much memory again; as they were for layers that are not
+      stacked, and on other platforms.
     """
-    config = module.config
-    if not config.scan_layers or jax.default_backend() != "cpu":
-        return module, lambda _: params, cache
-    turn, products = (lambda part: part, 1) if cache.valid.shape[0] == 1 else (_turned, 2)
-
-    def separate_layer(index):
-        return turn(join_projections(jax.tree.map(lambda leaf: leaf[index], params["layers"]), products))
-
-    layers = {f"layers_{index}": separate_layer(index) for index in range(config.num_layers)}
-    others = {name: part for name, part in params.items() if name != "layers"}
-
-    def params_at(step):
-        # Tied to the step, since the compiler would turn them back once, before the loop.
-        tied, _ = jax.lax.optimization_barrier((layers, step))
-        return others | turn(tied)
-
-    def separate(cache: Cache) -> Cache:
-        prefix = None if cache.prefix is None else separate(cache.prefix)
-        return dataclasses.replace(cache, keys=tuple(cache.keys), values=tuple(cache.values), prefix=prefix)
-
-    return Decoder(dataclasses.replace(config, scan_layers=False), products), params_at, separate(cache)
+    if not unstacks(module.config):
+        return module, params
+    tied, layout = module.config.tied_embeddings, _layout_for(rows)
+    config = dataclasses.replace(module.config, scan_layers=False, tied_embeddings=tied and layout.turned)
+    return Decoder(config, layout), _unstack(params, layout, module.config.num_layers)
 
 
-def _turned(layer: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _turned(part) if isinstance(part, Mapping) else part.T if name == "kernel" else part
-        for name, part in layer.items()
-    }
+def unstacks(config: DecoderConfig) -> bool:
+    """Whether `unstack` changes such a decoder."""
+    return config.scan_layers and jax.default_backend() == "cpu"
+
+
+def _layout_for(rows: int) -> KernelLayout:
+    # A single row waits for the kernels from memory, fastest for few large ones [inputs, outputs]. Several rows are
+    # multiplied 1.2 times as fast by kernels [outputs, inputs], and 1.1 times again by two at a time.
+    return KernelLayout(products=1) if rows == 1 else KernelLayout(products=2, turned=True)
+
+
+# Jitted, since the operations one by one would be compiled each.
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _unstack(params, layout, num_layers):
+    params = dict(params)
+    stack = params.pop(_STACK)
+    for index in range(num_layers):
+        params[f"{_STACK}_{index}"] = lay_out(jax.tree.map(lambda leaf, at=index: leaf[at], stack), layout)
+    if "output" not in params and not layout.turned:
+        params["output"] = {"kernel": params["embedding"].T}
+    elif "output" in params and layout.turned:
+        params["output"] = {"kernel": params["output"]["kernel"].T}
+    return params
+
+
+def unstack_adapters(adapters: Mapping[str, Any]) -> dict[str, Any]:
+    """Adapters of stacked layers for a body of `unstack`; leaves `[P, ...]` as they are."""
+    adapters = dict(adapters)
+    stack = adapters.pop(_STACK, {})
+    for index in range(max((leaf.shape[1] for leaf in jax.tree.leaves(stack)), default=0)):
+        adapters[f"{_STACK}_{index}"] = jax.tree.map(lambda leaf, at=index: leaf[:, at], stack)
+    return adapters
+
+
+def unstack_cache(cache: Cache) -> Cache:
+    """The cache of stacked layers for a decoder of `unstack`."""
+    prefix = None if cache.prefix is None else unstack_cache(cache.prefix)
+    return dataclasses.replace(cache, keys=tuple(cache.keys), values=tuple(cache.values), prefix=prefix)
+
+
+def bind_in_loop(module: Decoder, params: Mapping[str, Any], step: jax.Array) -> Decoder:
+    """The decoder bound for a step of a loop, where it has to be bound anew."""
+    if module.layout:
+        # Tied to the step, since the compiler would turn kernels back once, before the loop.
+        kernels = {name: part for name, part in params.items() if name.startswith((_STACK, "output"))}
+        tied, _ = jax.lax.optimization_barrier((kernels, step))
+        params = {**params, **tied}
+    return module.bind({"params": params})
+
+
+class UnstackedBody:
+    """A body unstacked, kept for the next call while it stays the same object."""
+
+    def __init__(self):
+        self._of: tuple[Any, ...] = ()
+        self._found: tuple[Decoder, Any] | None = None
+
+    def of(self, module: Decoder, body: Mapping[str, Any], rows: int) -> tuple[Decoder, Any]:
+        """What `unstack` gives."""
+        asked = body, module, _layout_for(rows)
+        if self._found is None or self._of[0] is not body or self._of[1:] != asked[1:]:
+            # Freed before there is another.
+            self._found = None
+            self._of, self._found = asked, unstack(module, body, rows)
+        return self._found

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
 
 
 class AdaptedDense(nn.Dense):
@@ -85,7 +86,33 @@ class ChosenDense(nn.Module):
         return out.reshape(*inputs.shape[:-1], self.features)
 
 
-def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: int = 0, **settings: Any) -> nn.Dense:
+class TurnedDense(nn.Dense):
+    """A dense layer whose kernel is `[features, inputs]`."""
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """`[..., inputs]` to `[..., features]`."""
+
+        def init(key, shape, dtype):
+            return self.kernel_init(key, shape[::-1], dtype).T
+
+        kernel = self.param("kernel", init, (self.features, inputs.shape[-1]), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        out = inputs.reshape(-1, inputs.shape[-1]) @ kernel.T
+        out = out if bias is None else out + bias[None]
+        return out.reshape(*inputs.shape[:-1], self.features)
+
+
+def dense(
+    features: int,
+    kernel_init: Callable,
+    *,
+    use_bias: bool = True,
+    rank: int = 0,
+    turned: bool = False,
+    **settings: Any,
+) -> nn.Dense:
     """A dense layer that multiplies with all batch axes merged into one; parameters and values are `nn.Dense`'s.
 
     Args:
@@ -93,11 +120,15 @@ def dense(features: int, kernel_init: Callable, *, use_bias: bool = True, rank: 
       kernel_init: initialiser of the kernel `[inputs, features]`.
       use_bias: whether a bias is added.
       rank: of an adapter, see `AdaptedDense`; 0 for none.
+      turned: the kernel is `[features, inputs]`; not together with an adapter.
       **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; those of `AdaptedDense`.
     """
     # With several batch axes XLA's CPU compiler transposes an operand of the kernel's gradient element by element:
     # the gradient of a whole network then takes a fifth to a third longer.
-    layer = functools.partial(AdaptedDense, rank=rank) if rank else nn.Dense
+    if rank:
+        layer = functools.partial(AdaptedDense, rank=rank)
+    else:
+        layer = TurnedDense if turned else nn.Dense
     return layer(features, use_bias, kernel_init=kernel_init, dot_general=_merged_dot_general, **settings)
 
 

@@ -22,7 +22,7 @@ from jaxmarl_llm.llm import (
     unmerge_adapter,
 )
 from jaxmarl_llm.llm.adapters import without_adapters
-from jaxmarl_llm.llm.decoder_layer import join_projections
+from jaxmarl_llm.llm.decoder_layer import KernelLayout, lay_out
 from jaxmarl_llm.llm.layers import rotary_angles
 
 B, L, M, P = 5, 7, 3, 3
@@ -56,16 +56,22 @@ def logits(config, params, tokens, adapter=None):
     return run(params, tokens)
 
 
-@pytest.mark.parametrize("products", [1, 2, 3, 12])
-def test_joined_projections_are_those_one_by_one(products):
+@pytest.mark.parametrize(("products", "turned"), [(1, False), (2, True), (3, False), (12, True)])
+def test_laid_out_projections_are_those_one_by_one(products, turned):
     """Biases, norms of queries and keys, widths that products do not divide or exceed, each row with its adapter."""
     config = dataclasses.replace(ADAPTED, scan_layers=False)
     params = parameters(config)
     names = [name for name in params if name.startswith("layers")]
-    joined = params | {name: join_projections(params[name], products) for name in names}
-    assert len(joined["layers_0"]["down"]) == 2 and joined["layers_0"]["down_0"]["kernel"].shape[0] == 13
+    layout = KernelLayout(products, turned)
+    joined = params | {name: lay_out(params[name], layout) for name in names}
+    joined["output"] = {"kernel": params["output"]["kernel"].T} if turned else params["output"]
+    assert len(joined["layers_0"]["down"]) == 2 and joined["layers_0"]["down_0"]["kernel"].shape[turned] == 13
+    assert jax.tree.map(jnp.shape, joined) == jax.tree.map(
+        jnp.shape,
+        jax.eval_shape(lambda: Decoder(config, layout).init(jax.random.key(0), TOKENS, adapter=ADAPTER))["params"],
+    )
     run = jax.jit(lambda module, params: module.apply({"params": params}, TOKENS, adapter=ADAPTER)[0], static_argnums=0)
-    expected, found = run(Decoder(config), params), run(Decoder(config, products), joined)
+    expected, found = run(Decoder(config), params), run(Decoder(config, layout), joined)
     np.testing.assert_allclose(expected, found, atol=1e-4)
     assert float(jnp.std(expected)) > 0.1
 

@@ -184,7 +184,9 @@ def test_distribution_at_its_edges():
     log_probs = jnp.log(jnp.array([[0.0, 0.25, 0.0, 0.75, 0.0]]))
     below_one = np.nextafter(np.float32(1), np.float32(0))
     for uniform, token in [(0.0, 1), (0.2499, 1), (0.2501, 3), (below_one, 3)]:
-        assert draw_token(jnp.array([uniform]), log_probs)[0] == token
+        drawn, log_prob = draw_token(jnp.array([uniform]), log_probs + 3.0)
+        assert drawn == token
+        np.testing.assert_allclose(log_prob, log_probs[:, token], rtol=1e-5)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
@@ -217,9 +219,10 @@ def test_a_large_vocabulary_is_drawn_from_as_a_small_one():
     running = np.cumsum(np.exp(log_probs.astype(np.float64)), axis=1)
     draw = jax.jit(draw_token)
     for uniform in (0.0, 0.1, 0.37, 0.5, 0.93, np.nextafter(np.float32(1), np.float32(0))):
-        tokens = np.asarray(draw(jnp.full(7, uniform, jnp.float32), log_probs))
-        for row, token in enumerate(tokens):
+        drawn = draw(jnp.full(7, uniform, jnp.float32), log_probs)
+        for row, (token, log_prob) in enumerate(zip(*map(np.asarray, drawn), strict=True)):
             assert log_probs[row, token] > -1e30
+            np.testing.assert_allclose(log_prob, log_probs[row, token], atol=1e-5)
             before = running[row, token - 1] if token else 0.0
             assert before - 1e-5 <= uniform <= running[row, token] + 1e-5
 

@@ -102,5 +102,7 @@ def _rope_scaling(file: GGUFFile, head_dim: int, base: float) -> RopeScaling | N
 
 def _frequencies(head_dim: int, base: float, scaling: RopeScaling | None) -> np.ndarray:
     # At position 1 the angles are the frequencies, at most one radian each.
-    cosine, sine = rotary_angles(jnp.ones((1, 1)), head_dim, base, scaling)
-    return np.arctan2(np.ravel(sine), np.ravel(cosine))
+    cosine, sine = (
+        np.ravel(part)[head_dim // 2 :] for part in rotary_angles(jnp.ones((1, 1)), head_dim, base, scaling)
+    )
+    return np.arctan2(sine, cosine)

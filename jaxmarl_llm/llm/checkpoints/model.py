@@ -13,7 +13,9 @@ import numpy as np
 from jaxmarl_llm.llm.checkpoints.names import leaves
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
+from jaxmarl_llm.llm.memory import kept_bytes
 from jaxmarl_llm.llm.tokenizer import Tokenizer
+from jaxmarl_llm.llm.unstacking import unstack
 
 # Numbers of each parameter that enter a fingerprint: enough that any training changes some of them.
 _SAMPLES = 4096
@@ -48,6 +50,15 @@ class LanguageModel:
     def decoder(self) -> Decoder:
         """The module that `params` belong to."""
         return Decoder(self.config)
+
+    @functools.cached_property
+    def for_one_row(self) -> tuple[Decoder, Any]:
+        """`decoder` and `params` as they are fastest for one row; kept if that takes little of the memory."""
+        return (
+            unstack(self.decoder, self.params, 1)
+            if kept_bytes(self.config, self.params, 1)
+            else (self.decoder, self.params)
+        )
 
     def with_params(self, params: Any) -> "LanguageModel":
         """The model with other parameters, such as those of `merge_adapter`, and their fingerprint."""

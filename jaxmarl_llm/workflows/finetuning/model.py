@@ -23,7 +23,7 @@ from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, without_adapt
 from jaxmarl_llm.llm.automata import RowConstraints
 from jaxmarl_llm.llm.devices import jit_replicated, num_shards, replicated_like
 from jaxmarl_llm.llm.layers import rotary_angles
-from jaxmarl_llm.llm.memory import check_fits, gradient_memory
+from jaxmarl_llm.llm.memory import check_fits, gradient_memory, kept_bytes
 from jaxmarl_llm.llm.vocabulary import score_among, score_tokens
 
 _LAYERS = "layers"
@@ -106,6 +106,7 @@ class AdaptedModel:
             copies=copies,
             trained_layers=self.trained_layers,
             limited=limited,
+            kept=kept_bytes(self.config, self.body, batch * copies),
         )
         what = f"a gradient over {batch * copies} completions (pack_tokens, group_size)"
         check_fits(found, what, shards=num_shards(self.body))

@@ -19,8 +19,9 @@ from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.devices import jit_replicated, num_shards
-from jaxmarl_llm.llm.memory import check_fits, generation_memory
+from jaxmarl_llm.llm.memory import check_fits, generation_memory, kept_bytes
 from jaxmarl_llm.llm.sampling import generate
+from jaxmarl_llm.llm.unstacking import UnstackedBody, unstack_adapters
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.team import TeamPolicy, make_team
 
@@ -89,6 +90,7 @@ class Sampler:
       pad_token: what is never read.
       versions: P numbers, kept with each sample; how often each policy has been updated.
       max_rows: the most rows of one program. More are drawn one batch after the other.
+      unstacked: the body as it is fastest to draw from, kept from call to call where it takes little of the memory.
 
     Raises:
       UserError: adapters that do not fit the team.
@@ -102,6 +104,7 @@ class Sampler:
     pad_token: int = 0
     versions: tuple[int, ...] = ()
     max_rows: int = 64
+    unstacked: UnstackedBody = dataclasses.field(default_factory=UnstackedBody, repr=False)
 
     def __post_init__(self):
         check_whole("max_rows", self.max_rows, at_least=1)
@@ -213,18 +216,22 @@ class Sampler:
     def _draw(
         self, prompts, adapter, rows, key, width, constraint, *, temperature, top_p, **static
     ) -> tuple[np.ndarray, ...]:
+        decoder, body = self.team.decoder, self.body
         sizes = len(prompts), width, static["max_new_tokens"]
+        kept = kept_bytes(decoder.config, body, rows.size)
         check_fits(
-            generation_memory(self.team.decoder.config, *sizes, group=static["group"]),
+            generation_memory(decoder.config, *sizes, group=static["group"], kept=kept),
             f"generation of {rows.size} replies at once",
             shards=num_shards(self.body),
         )
         tokens = np.full((len(prompts), width), self.pad_token, np.int32)
         for index, prompt in enumerate(prompts):
             tokens[index, : len(prompt)] = prompt
+        if kept:
+            decoder, body = self.unstacked.of(decoder, body, rows.size)
         drawn = _generate(
-            self.team.decoder,
-            self.body,
+            decoder,
+            body,
             self.adapters,
             tokens,
             np.asarray([len(prompt) for prompt in prompts], np.int32),
@@ -278,6 +285,8 @@ def make_sampler(
 def _generate(
     decoder: Decoder, body, adapters, prompt, prompt_length, key, adapter, row, temperature, constraint, **settings
 ):
+    if adapters is not None and decoder.layout:
+        adapters = unstack_adapters(adapters)
     params = body if adapters is None else join_adapters(body, adapters)
     settings |= {"adapter": adapter, "row": row, "temperature": temperature, "constraint": constraint}
     drawn = generate(decoder, params, prompt, prompt_length, key, **settings)
