@@ -77,7 +77,7 @@ def prepare(settings):
             return module, jax.block_until_ready(params), time.perf_counter() - start
 
         # As a sampler does it: once for all calls. The first time is that of compilation.
-        module, _, first = laid_out()
+        first = laid_out()[-1]
         module, body, again = laid_out()
         prepared = {"unstack_s": again, "unstack_compile_s": first - again}
 
