@@ -50,7 +50,18 @@ def token_log_weights(
     top_p: float = 1.0,
     allowed: jax.Array | None = None,
 ) -> jax.Array:
-    """What `token_log_probs` gives before it is normalised: at most 0, and 0 for the likeliest token; as for it."""
+    """Logarithms of what the probabilities of all tokens are proportional to, for `draw_token`.
+
+    Args:
+      logits: `[..., V]` float32.
+      temperature, top_k, top_p, allowed: as for `token_log_probs`.
+
+    Returns:
+      `[..., V]` float32: 0 for the likeliest token, less for others, the lowest finite number for an impossible one.
+
+    Raises:
+      ValueError: as `token_log_probs`.
+    """
     if np.shape(temperature):
         raise ValueError(f"temperature must be one number for all rows, got shape {np.shape(temperature)}")
     check_number("temperature", temperature)

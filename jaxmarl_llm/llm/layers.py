@@ -47,17 +47,23 @@ def rotary_angles(
     Returns:
       Two arrays `[B, L, 1, D]` float32: the cosine of each pair twice, and the sine, negative the first time.
     """
-    frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    if scaling is not None:
-        turns = scaling.original_max_length * frequency / (2 * np.pi)
-        span = scaling.high_frequency_factor - scaling.low_frequency_factor
-        kept = (turns - scaling.low_frequency_factor) / span if span else turns >= scaling.low_frequency_factor
-        kept = jnp.clip(kept, 0.0, 1.0)
-        frequency = (1.0 - kept) * frequency / scaling.factor + kept * frequency
+    frequency = rotary_frequencies(head_dim, base, scaling)
     angle = position[..., None, None].astype(jnp.float32) * frequency[None, None, None]
     # Side by side, since XLA's CPU compiler would else compute them again for each head of each layer.
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     return jnp.concatenate([cosine, cosine], axis=-1), jnp.concatenate([-sine, sine], axis=-1)
+
+
+def rotary_frequencies(head_dim: int, base: float, scaling: RopeScaling | None = None) -> jax.Array:
+    """Radians by which each pair of a head turns from one position to the next, `[D / 2]` float32; as `rotary_angles`."""
+    frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if scaling is None:
+        return frequency
+    turns = scaling.original_max_length * frequency / (2 * np.pi)
+    span = scaling.high_frequency_factor - scaling.low_frequency_factor
+    kept = (turns - scaling.low_frequency_factor) / span if span else turns >= scaling.low_frequency_factor
+    kept = jnp.clip(kept, 0.0, 1.0)
+    return (1.0 - kept) * frequency / scaling.factor + kept * frequency
 
 
 def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:

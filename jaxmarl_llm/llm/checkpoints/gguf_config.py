@@ -3,13 +3,12 @@
 import math
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints.gguf_file import GGUFFile
 from jaxmarl_llm.llm.config import DecoderConfig, RopeScaling
-from jaxmarl_llm.llm.layers import rotary_angles
+from jaxmarl_llm.llm.layers import rotary_frequencies
 
 # Mistral's files say llama.
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -94,15 +93,7 @@ def _rope_scaling(file: GGUFFile, head_dim: int, base: float) -> RopeScaling | N
         return None
     factors = file.rows(ROPE_FACTORS, 0, head_dim // 2)
     scaling = RopeScaling(factor=float(np.max(factors)), **_LLAMA3)
-    expected = _frequencies(head_dim, base, None) / _frequencies(head_dim, base, scaling)
+    expected = np.asarray(rotary_frequencies(head_dim, base) / rotary_frequencies(head_dim, base, scaling))
     if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-3):
         raise UserError(f"{file.path}: the factors of {ROPE_FACTORS} are not those of Llama 3.1: not supported")
     return scaling
-
-
-def _frequencies(head_dim: int, base: float, scaling: RopeScaling | None) -> np.ndarray:
-    # At position 1 the angles are the frequencies, at most one radian each.
-    cosine, sine = (
-        np.ravel(part)[head_dim // 2 :] for part in rotary_angles(jnp.ones((1, 1)), head_dim, base, scaling)
-    )
-    return np.arctan2(sine, cosine)

@@ -54,11 +54,9 @@ class LanguageModel:
     @functools.cached_property
     def for_one_row(self) -> tuple[Decoder, Any]:
         """`decoder` and `params` as they are fastest for one row; kept if that takes little of the memory."""
-        return (
-            unstack(self.decoder, self.params, 1)
-            if kept_bytes(self.config, self.params, 1)
-            else (self.decoder, self.params)
-        )
+        if not kept_bytes(self.config, self.params, 1):
+            return self.decoder, self.params
+        return unstack(self.decoder, self.params, 1)
 
     def with_params(self, params: Any) -> "LanguageModel":
         """The model with other parameters, such as those of `merge_adapter`, and their fingerprint."""
