@@ -55,7 +55,7 @@ def rotary_angles(
 
 
 def rotary_frequencies(head_dim: int, base: float, scaling: RopeScaling | None = None) -> jax.Array:
-    """Radians by which each pair of a head turns from one position to the next, `[D / 2]` float32; as `rotary_angles`."""
+    """Radians that each pair of a head turns a position, `[D / 2]` float32; arguments of `rotary_angles`."""
     frequency = base ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
     if scaling is None:
         return frequency
