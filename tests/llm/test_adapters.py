@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from llm.toy_decoder import parameters
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import (
@@ -42,13 +43,6 @@ PLAIN = DecoderConfig(
 ADAPTED = dataclasses.replace(PLAIN, lora_rank=5, num_adapters=P, value_head=True, scan_layers=True)
 TOKENS = jnp.asarray(np.random.default_rng(3).integers(0, 17, (B, L)), jnp.int32)
 ADAPTER = jnp.asarray([0, 2, 1, 2, 0])
-
-
-def parameters(config):
-    adapter = jnp.zeros(1, jnp.int32) if config.num_adapters else None
-    shapes = jax.eval_shape(lambda: Decoder(config).init(jax.random.key(0), TOKENS[:1, :2], adapter=adapter))["params"]
-    random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(0.1, 0.3, leaf.shape), leaf.dtype), shapes)
 
 
 def logits(config, params, tokens, adapter=None):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from llm.toy_decoder import parameters
 
 from jaxmarl_llm.llm import Decoder, DecoderConfig, generate, join_adapters, score, split_adapters, unstack
 from jaxmarl_llm.llm.memory import generation_memory, gradient_memory, kept_bytes
@@ -30,14 +31,6 @@ CONFIG = DecoderConfig(
 )
 LENGTH = jnp.array([7, 1, 4])
 ADAPTER = jnp.array([0, 1, 1])
-
-
-def parameters(config):
-    shapes = jax.eval_shape(
-        lambda: Decoder(config).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32), adapter=jnp.zeros(1, jnp.int32))
-    )["params"]
-    random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(0.1, 0.4, leaf.shape), leaf.dtype), shapes)
 
 
 @pytest.mark.parametrize("tied", [True, False])
