@@ -1,4 +1,4 @@
-"""Metrics, plots and animations of a run folder, pictures of attention.
+"""Metrics, plots and animations of a run folder, pictures of attention and of workflows.
 
 Names are loaded on first use, so that importing the package costs no Matplotlib.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.metrics import read_metrics as read_metrics
     from jaxmarl_llm.report.plots import write_plots as write_plots
     from jaxmarl_llm.report.statistics import bootstrap_interval as bootstrap_interval
+    from jaxmarl_llm.report.workflow_graph import draw_workflow as draw_workflow
 
 _HOMES = {
     "CreditComparison": "jaxmarl_llm.report.credit",
@@ -34,6 +35,7 @@ _HOMES = {
     "bootstrap_interval": "jaxmarl_llm.report.statistics",
     "compare_credit": "jaxmarl_llm.report.credit",
     "credit_estimators": "jaxmarl_llm.report.estimators",
+    "draw_workflow": "jaxmarl_llm.report.workflow_graph",
     "plot_attention": "jaxmarl_llm.report.attention",
     "read_metrics": "jaxmarl_llm.report.metrics",
     "record_episode": "jaxmarl_llm.report.animation",

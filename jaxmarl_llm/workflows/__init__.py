@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from jaxmarl_llm.workflows.builtin import register_workflow as register_workflow
     from jaxmarl_llm.workflows.builtin import workflow_factory as workflow_factory
     from jaxmarl_llm.workflows.builtin import workflow_names as workflow_names
-    from jaxmarl_llm.workflows.drawing import draw_workflow as draw_workflow
     from jaxmarl_llm.workflows.graph import NUMBER as NUMBER
     from jaxmarl_llm.workflows.graph import PROBLEM as PROBLEM
     from jaxmarl_llm.workflows.graph import Call as Call
@@ -69,7 +68,6 @@ _MODULES = {
     "base_policies": ("base_policy",),
     "bound": ("BoundWorkflow", "bind", "build_vocabulary"),
     "builtin": ("make_workflow", "register_workflow", "workflow_factory", "workflow_names"),
-    "drawing": ("draw_workflow",),
     "graph": ("NUMBER", "PROBLEM", "Call", "Last", "Loop", "Selected", "Slot", "Turn", "Until", "Workflow"),
     "instructions": ("Instructions",),
     "learner": ("WorkflowLearner", "WorkflowState"),

@@ -21,7 +21,6 @@ from jaxmarl_llm.workflows import (
     Workflow,
     bind,
     build_vocabulary,
-    draw_workflow,
     make_task,
     make_workflow,
     register_workflow,
@@ -168,8 +167,6 @@ GENERATORS = call("g", copies=3)
             )
             for one, two in ((False, True), (0.0, 1.0), (None, None), (0, "b"))
         ),
-        (lambda: draw_workflow(workflow(A), "x.pnh"), "unknown picture format 'pnh': did you mean png"),
-        (lambda: draw_workflow(A), "workflow must be Workflow, got Call"),
     ],
 )
 def test_refused(build, message):

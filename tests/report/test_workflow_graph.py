@@ -3,7 +3,9 @@ import pytest
 from matplotlib.patches import FancyArrowPatch
 from PIL import Image
 
-from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow, draw_workflow, make_workflow
+from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.report import draw_workflow
+from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow, make_workflow
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,15 @@ def test_a_picture_shows_calls_and_what_they_read(tmp_path, workflow, texts, arr
         box = text.get_window_extent(renderer)
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
     assert np.asarray(Image.open(path).convert("L")).std() > 5
+
+
+@pytest.mark.parametrize(
+    ("workflow", "path", "message"),
+    [
+        (make_workflow("single"), "x.pnh", "unknown picture format 'pnh': did you mean png"),
+        (make_workflow("single").calls[0], None, "workflow must be Workflow, got Call"),
+    ],
+)
+def test_refused(workflow, path, message):
+    with pytest.raises(UserError, match=message):
+        draw_workflow(workflow, path)
