@@ -102,6 +102,7 @@ def gradient_memory(
     copies: int = 1,
     trained_layers: int = 0,
     limited: bool = False,
+    candidates: int = 0,
     kept: int = 0,
     platform: str | None = None,
 ) -> MemoryEstimate:
@@ -119,7 +120,8 @@ def gradient_memory(
       trained_layers: the last ones, which have adapters; 0 for all.
       limited: `top_k`, `top_p` or `allowed` say what may be drawn: logits of all tokens are then made, else those of a
         large vocabulary in blocks.
-      kept: bytes that a sampler keeps meanwhile, see `kept_bytes`.
+      candidates: K, the most tokens that any of them may be where `score_among` is told which; 0 where it is not.
+      kept: bytes that others keep meanwhile, such as a sampler, see `kept_bytes`.
       platform: as for `generation_memory`.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
@@ -138,10 +140,14 @@ def gradient_memory(
     stack = tokens * trained * (stored if config.scan_layers else stored + once)
     copied = _LIMITED_COPIES if limited else _LOGIT_COPIES
     in_blocks = not limited and config.vocab_size >= MANY_TOKENS
+    of_token = 4 * (4 * BLOCK if in_blocks else copied * config.vocab_size)
+    if candidates:
+        # Each token's candidates are rows of the table, which the backward pass reads again.
+        of_token = candidates * (size * config.hidden_size + 4 * _LIMITED_COPIES)
     parts = {"weights": weights + kept, "cache": 0, "adapters": 4 * adapters}
     output = MemoryEstimate(
         **parts,
-        logits=4 * scored * (4 * BLOCK if in_blocks else copied * config.vocab_size),
+        logits=scored * of_token,
         activations=stack,
     )
     layer = MemoryEstimate(**parts, logits=0, activations=stack + config.scan_layers * tokens * once)

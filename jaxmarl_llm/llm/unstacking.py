@@ -32,9 +32,8 @@ def unstack(module: Decoder, params: Mapping[str, Any], rows: int) -> tuple[Deco
     """
     if not unstacks(module.config):
         return module, params
-    tied, layout = module.config.tied_embeddings, _layout_for(rows)
-    config = dataclasses.replace(module.config, scan_layers=False, tied_embeddings=tied and layout.turned)
-    return Decoder(config, layout), _unstack(params, layout, module.config.num_layers)
+    layout = _layout_for(rows)
+    return _unstacked(module, layout), _unstack(params, layout, module.config.num_layers)
 
 
 def unstacks(config: DecoderConfig) -> bool:
@@ -46,6 +45,11 @@ def _layout_for(rows: int) -> KernelLayout:
     # A single row waits for the kernels from memory, fastest for few large ones [inputs, outputs]. Several rows are
     # multiplied 1.2 times as fast by kernels [outputs, inputs], and 1.1 times again by two at a time.
     return KernelLayout(products=1) if rows == 1 else KernelLayout(products=2, turned=True)
+
+
+def _unstacked(module: Decoder, layout: KernelLayout) -> Decoder:
+    tied = module.config.tied_embeddings and layout.turned
+    return Decoder(dataclasses.replace(module.config, scan_layers=False, tied_embeddings=tied), layout)
 
 
 # Jitted, since the operations one by one would be compiled each.
@@ -88,17 +92,23 @@ def bind_in_loop(module: Decoder, params: Mapping[str, Any], step: jax.Array) ->
 
 
 class UnstackedBody:
-    """A body unstacked, kept for the next call while it stays the same object."""
+    """A body unstacked, kept for the next call while it stays the same object.
+
+    Whoever draws from one body shares one of these: samplers that are made anew for each version of the adapters, or
+    for teams of other numbers.
+    """
 
     def __init__(self):
-        self._of: tuple[Any, ...] = ()
-        self._found: tuple[Decoder, Any] | None = None
+        self._of: tuple[Any, KernelLayout] | None = None
+        self._found: Any = None
 
     def of(self, module: Decoder, body: Mapping[str, Any], rows: int) -> tuple[Decoder, Any]:
-        """What `unstack` gives."""
-        asked = body, module, _layout_for(rows)
-        if self._found is None or self._of[0] is not body or self._of[1:] != asked[1:]:
+        """What `unstack` gives; decoders of one body differ in their adapters alone."""
+        if not unstacks(module.config):
+            return module, body
+        layout = _layout_for(rows)
+        if self._of is None or self._of[0] is not body or self._of[1] != layout:
             # Freed before there is another.
-            self._found = None
-            self._of, self._found = asked, unstack(module, body, rows)
-        return self._found
+            self._of = self._found = None
+            self._found, self._of = _unstack(body, layout, module.config.num_layers), (body, layout)
+        return _unstacked(module, layout), self._found

@@ -145,6 +145,7 @@ class FinetunedTeam:
             stop_tokens=tokenizer.stop_tokens,
             pad_token=tokenizer.pad_token,
             versions=(0,) * len(weight),
+            unstacked=self.adapted.unstacked,
         )
 
 

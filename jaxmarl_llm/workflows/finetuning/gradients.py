@@ -89,7 +89,7 @@ def pack_gradient(
     config: DecoderConfig,
     upper: Any,
     adapter: Any,
-    trunk: jax.Array,
+    trunk: jax.Array | None,
     pack: Pack,
     lessons: Lessons,
     weights: LossWeights,

@@ -1,7 +1,7 @@
 """A frozen decoder with an adapter for each policy in its last layers, scored on completions that share their prompts.
 
 The backward pass ends where the adapters begin: the layers below them give the same vectors whatever is learned, so
-these are computed once for all passes over the same completions.
+these are computed once for all passes over the same packs.
 
 Axes: P policies, K trained layers, B prompts, L tokens of them, C completions of each, M tokens of them,
 S = L + C (M - 1) tokens in a row, E width.
@@ -24,6 +24,7 @@ from jaxmarl_llm.llm.automata import RowConstraints
 from jaxmarl_llm.llm.devices import jit_replicated, num_shards, replicated_like
 from jaxmarl_llm.llm.layers import rotary_angles
 from jaxmarl_llm.llm.memory import check_fits, gradient_memory, kept_bytes
+from jaxmarl_llm.llm.unstacking import UnstackedBody
 from jaxmarl_llm.llm.vocabulary import score_among, score_tokens
 
 _LAYERS = "layers"
@@ -58,12 +59,14 @@ class AdaptedModel:
       body: the whole body.
       upper: the body without the layers below the trained ones. Unless all are trained it is a copy of K layers, which
         else every gradient would make again.
+      unstacked: the body as samplers draw from it, one copy for all of them.
     """
 
     config: DecoderConfig
     trained_layers: int
     body: Any
     upper: Any
+    unstacked: UnstackedBody = dataclasses.field(default_factory=UnstackedBody, repr=False)
 
     @property
     def part(self) -> DecoderConfig:
@@ -83,17 +86,39 @@ class AdaptedModel:
 
         return {name: jax.tree.map(pad, part) if name == _LAYERS else part for name, part in adapters.items()}
 
-    def trunk(self, pack: Pack) -> jax.Array:
-        """`[B, S, E]`, what the layers below the trained ones make of a pack; nothing that is learned changes it."""
+    def trunk(self, pack: Pack) -> jax.Array | None:
+        """`[B, S, E]`, what the layers below the trained ones make of a pack; None where all are trained.
+
+        Nothing that is learned changes it.
+        """
         below = self.config.num_layers - self.trained_layers
+        if not below:
+            return None
         return _trunk(without_adapters(self.config), below, self.body, dataclasses.replace(pack, constraint=None))
 
-    def check_fits(self, batch: int, length: int, copies: int, steps: int, *, limited: bool = False) -> None:
+    def trunk_bytes(self, tokens: int) -> int:
+        """What trunks of so many tokens take."""
+        has_trunk = self.trained_layers < self.config.num_layers
+        return has_trunk * tokens * self.config.hidden_size * jnp.dtype(self.config.dtype).itemsize
+
+    def check_fits(
+        self,
+        batch: int,
+        length: int,
+        copies: int,
+        steps: int,
+        *,
+        limited: bool = False,
+        candidates: int = 0,
+        trunks: int = 0,
+    ) -> None:
         """Refuses packs whose gradient does not fit into memory.
 
         Args:
           batch, length, copies, steps: B, L, C, M of a pack.
           limited: `top_k` or `top_p` say what may be drawn.
+          candidates: the most tokens that any of them may be; 0 where all may be written.
+          trunks: bytes of the trunks that are kept meanwhile.
 
         Raises:
           UserError: what takes how much, and how much there is.
@@ -106,7 +131,8 @@ class AdaptedModel:
             copies=copies,
             trained_layers=self.trained_layers,
             limited=limited,
-            kept=kept_bytes(self.config, self.body, batch * copies),
+            candidates=candidates,
+            kept=kept_bytes(self.config, self.body, batch * copies) + trunks,
         )
         what = f"a gradient over {batch * copies} completions (pack_tokens, group_size)"
         check_fits(found, what, shards=num_shards(self.body))
@@ -192,11 +218,6 @@ def _layout(config: DecoderConfig, pack: Pack) -> tuple[Any, jax.Array]:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _trunk(config: DecoderConfig, below: int, body: Any, pack: Pack) -> jax.Array:
-    batch = pack.prompt.shape[0]
-    tokens = jnp.concatenate([pack.prompt, pack.completion[:, :, :-1].reshape(batch, -1)], axis=1)
-    x = body["embedding"][tokens]
-    if not below:
-        return x
     angles, mask = _layout(config, pack)
     decoder = Decoder(dataclasses.replace(config, num_layers=1))
 
@@ -206,14 +227,21 @@ def _trunk(config: DecoderConfig, below: int, body: Any, pack: Pack) -> jax.Arra
         bound = decoder.bind({"params": {"embedding": body["embedding"], _LAYERS: one}})
         return bound.layers(x, angles, [mask], None, None, [])[0]
 
-    return jax.lax.fori_loop(0, below, layer, x.astype(config.dtype))
+    return jax.lax.fori_loop(0, below, layer, _embedded(config, body, pack))
+
+
+def _embedded(config: DecoderConfig, body: Any, pack: Pack) -> jax.Array:
+    """`[B, S, E]`, what the first layer reads."""
+    batch = pack.prompt.shape[0]
+    tokens = jnp.concatenate([pack.prompt, pack.completion[:, :, :-1].reshape(batch, -1)], axis=1)
+    return body["embedding"][tokens].astype(config.dtype)
 
 
 def score_pack(
     config: DecoderConfig,
     upper: Any,
     adapter: Any,
-    trunk: jax.Array,
+    trunk: jax.Array | None,
     pack: Pack,
     *,
     temperature: float = 1.0,
@@ -238,7 +266,8 @@ def score_pack(
     params = join_adapters(upper, jax.tree.map(lambda leaf: leaf[None], adapter))
     bound = Decoder(config).bind({"params": params})
     angles, mask = _layout(config, pack)
-    x = bound.layers(trunk.astype(config.dtype), angles, [mask], jnp.ones((batch, 1)), None, [])[0]
+    below = _embedded(config, upper, pack) if trunk is None else trunk
+    x = bound.layers(below, angles, [mask], jnp.ones((batch, 1)), None, [])[0]
     is_last = jnp.arange(length)[None] == pack.prompt_length[:, None] - 1
     last = jnp.sum(jnp.where(is_last[..., None], x[:, :length], 0), axis=1)
     last = jnp.broadcast_to(last[:, None, None], (batch, copies, 1, last.shape[-1]))

@@ -50,13 +50,15 @@ def learned_from(config: FinetuneConfig, batch: Batch, entropy: float) -> list[b
     ]
 
 
-def pack_roles(trainer: Trainer, batch: Batch, which: Iterable[int]) -> RolePacks:
-    """Micro-batches of each role's samples among `which`."""
-    chosen = list(which)
-    return {
-        role: trainer.pack(batch.samples, [number for number in chosen if batch.samples[number].role == role])
-        for role in trainer.roles
-    }
+def pack_roles(trainer: Trainer, batch: Batch, which: Iterable[int], beside: Iterable[Packed] = ()) -> RolePacks:
+    """Micro-batches of each role's samples among `which`; `beside` are others that are kept meanwhile."""
+    chosen, kept = list(which), list(beside)
+    packs = {}
+    for role in trainer.roles:
+        own = [number for number in chosen if batch.samples[number].role == role]
+        packs[role] = trainer.pack(batch.samples, own, kept)
+        kept += packs[role]
+    return packs
 
 
 def role_gradients(
@@ -135,6 +137,7 @@ def optimise(
     *,
     epochs: int,
     stop: Callable[[Any], bool] = lambda adapters: False,
+    beside: Iterable[Packed] = (),
 ) -> tuple[Any, Any, dict[str, np.ndarray]]:
     """All gradient steps on a batch.
 
@@ -148,6 +151,7 @@ def optimise(
       learning_rate, entropy: of these steps.
       epochs: passes.
       stop: asked between two passes with the adapters so far; ends the learning.
+      beside: micro-batches that are kept meanwhile.
 
     Returns:
       `(adapters, optimizer_state, metrics)`: metrics `[R]` and `[R, R]`, means over the messages, or over the steps
@@ -162,7 +166,10 @@ def optimise(
         )
         for all_, seen in minibatches
     ]
-    packs = [pack_roles(trainer, batch, seen) for _, seen in minibatches]
+    packs, kept = [], list(beside)
+    for _, seen in minibatches:
+        packs.append(pack_roles(trainer, batch, seen, kept))
+        kept += [packed for of_role in packs[-1].values() for packed in of_role]
     counts = [
         np.asarray([sum(roles[number] == role for number in all_) for role in trainer.roles], np.float32)
         for all_, _ in minibatches

@@ -36,7 +36,7 @@ class Packed:
     Attributes:
       index: `[B, C]` int, numbers of samples; -1 where there is none.
       pack: the tokens.
-      trunk: `[B, S, E]`, see `AdaptedModel.trunk`.
+      trunk: `[B, S, E]` or None, see `AdaptedModel.trunk`.
     """
 
     index: np.ndarray
@@ -78,6 +78,7 @@ def pack_samples(
     group: int,
     max_tokens: int,
     limited: bool = False,
+    beside: Iterable[Packed] = (),
 ) -> list[Packed]:
     """Packs samples; those of one prompt lie behind one copy of it.
 
@@ -88,9 +89,13 @@ def pack_samples(
       group: the most completions behind one prompt.
       max_tokens: of a micro-batch, with padding; one row may have more.
       limited: as of `AdaptedModel.check_fits`.
+      beside: micro-batches that are kept meanwhile.
 
     Returns:
       Micro-batches, long ones last.
+
+    Raises:
+      UserError: their gradients do not fit into memory; nothing has been computed then.
     """
     # Those that were held to something have packs of their own, in which few tokens need a logit.
     by_prompt: dict[tuple[bool, bytes], list[int]] = {}
@@ -109,22 +114,32 @@ def pack_samples(
     held = [number for (is_held, _), numbers in by_prompt.items() if is_held for number in numbers]
     constraints = constrain_rows([_constraint(texts[number]) for number in held])
     place = {number: index for index, number in enumerate(held)}
-    packs = []
+    planned = []
     for (length, copies, is_held), found in sorted(rows.items()):
         tokens = length + copies * (steps - 1)
         size = 1 << max(0, (max_tokens // tokens).bit_length() - 1)
         for start in range(0, len(found), size):
             part = found[start : start + size]
             room = next(size // share for share in _PARTS if len(part) <= size // share)
-            # Those that are held to few tokens have few logits, whatever else limits them.
-            model.check_fits(room, length, copies, steps, limited=limited and not is_held)
-            packed = _pack(model, texts, part, length, copies, steps, room)
-            if is_held and constraints is not None:
-                # A place without a sample is as any other, and not read.
-                at = np.vectorize(lambda number: place.get(int(number), 0))(packed.index)
-                pack = dataclasses.replace(packed.pack, constraint=constraints.at(at))
-                packed = dataclasses.replace(packed, pack=pack)
-            packs.append(packed)
+            planned.append((part, (room, length, copies, steps), is_held))
+    trunks = model.trunk_bytes(
+        sum(room * (length + copies * (steps - 1)) for _, (room, length, copies, _), _ in planned)
+    )
+    trunks += sum(packed.trunk.nbytes for packed in beside if packed.trunk is not None)
+    ways = 0 if constraints is None else constraints.automaton.tokens.shape[1]
+    for _, sizes, is_held in planned:
+        # Those that are held to few tokens have few logits, whatever else limits them.
+        held_to = {"candidates": ways} if is_held else {"limited": limited}
+        model.check_fits(*sizes, trunks=trunks, **held_to)
+    packs = []
+    for part, (room, length, copies, _), is_held in planned:
+        packed = _pack(model, texts, part, length, copies, steps, room)
+        if is_held and constraints is not None:
+            # A place without a sample is as any other, and not read.
+            at = np.vectorize(lambda number: place.get(int(number), 0))(packed.index)
+            pack = dataclasses.replace(packed.pack, constraint=constraints.at(at))
+            packed = dataclasses.replace(packed, pack=pack)
+        packs.append(packed)
     return packs
 
 

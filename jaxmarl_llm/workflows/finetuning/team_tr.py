@@ -221,6 +221,7 @@ def _update_policy(
         entropy,
         epochs=config.epochs,
         stop=lambda adapters: not divergence(adapters) <= config.radius,
+        beside=packs,
     )
     start = stage.spend("gradient", start)
     gate = line_search(

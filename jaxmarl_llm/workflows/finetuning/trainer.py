@@ -117,6 +117,7 @@ class Trainer:
             stop_tokens=tokenizer.stop_tokens,
             pad_token=tokenizer.pad_token,
             versions=versions,
+            unstacked=self.model.unstacked,
         )
 
     def play(self, state: FinetuneState, problems: Sequence[Any], key: jax.Array) -> TextEpisodes:
@@ -141,8 +142,8 @@ class Trainer:
         """Held-out problems, each played once with the likeliest tokens."""
         return evaluate_text(self.sampler(state.adapters, state.version_vector), self.bound, self.held_out)
 
-    def pack(self, texts: Sequence[Text], which: Iterable[int]) -> list[Packed]:
-        """Micro-batches of samples."""
+    def pack(self, texts: Sequence[Text], which: Iterable[int], beside: Iterable[Packed] = ()) -> list[Packed]:
+        """Micro-batches of samples; `beside` are others that are kept meanwhile."""
         config = self.config
         return pack_samples(
             self.model,
@@ -151,6 +152,7 @@ class Trainer:
             group=config.group_size,
             max_tokens=config.pack_tokens,
             limited=config.top_k > 0 or config.top_p < 1,
+            beside=beside,
         )
 
     def score(self, adapter: Any, packs: Sequence[Packed], count: int) -> tuple[list[Any], list[Any]]:

@@ -24,10 +24,10 @@ def learned_roles(monkeypatch):
     found = []
     pack_roles = optimise.pack_roles
 
-    def spy(trainer, batch, which):
+    def spy(trainer, batch, which, beside):
         which = list(which)
         found.extend(batch.samples[number].role for number in which)
-        packs = pack_roles(trainer, batch, which)
+        packs = pack_roles(trainer, batch, which, beside)
         assert not packs["solver"]
         return packs
 

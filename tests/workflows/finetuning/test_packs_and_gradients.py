@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxmarl_llm.algorithms.policy_gradient.update import flatten
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, join_adapters, score
 from jaxmarl_llm.llm.config import LORA_TARGETS
-from jaxmarl_llm.workflows.finetuning.model import adapt
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, adapt
 from jaxmarl_llm.workflows.finetuning.optimise import optimise, pack_roles, role_gradients
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.steps import plan
@@ -99,6 +100,32 @@ def test_packed_scores_are_those_of_what_was_drawn_from(cut, isolated):
 def test_packs_that_no_memory_holds_are_refused(isolated):
     with pytest.raises(UserError, match=r"a gradient over 1000000 completions .* takes about .* GB"):
         isolated[0].model.check_fits(10**5, 16, 10, 16)
+
+
+def test_what_is_kept_of_all_packs_counts(isolated, monkeypatch):
+    trainer, state = isolated
+    samples = trainer.play(state, trainer.bound.task.train[:3], jax.random.key(1)).samples
+    asked = []
+    monkeypatch.setattr(AdaptedModel, "check_fits", lambda *sizes, trunks, **settings: asked.append(trunks))
+    packs = pack_roles(trainer, types.SimpleNamespace(samples=samples), range(len(samples)))
+    sizes = [sum(packed.trunk.nbytes for packed in of_role) for of_role in packs.values()]
+    # Each role's packs beside those of the roles before it.
+    expected = [total for total, of_role in zip(np.cumsum(sizes), packs.values(), strict=True) for _ in of_role]
+    assert asked == expected and sizes[0] > 0
+    everywhere = dataclasses.replace(trainer.model, trained_layers=trainer.model.config.num_layers)
+    (packed, *_) = dataclasses.replace(trainer, model=everywhere).pack(samples, range(3), packs[trainer.roles[0]])
+    assert packed.trunk is None and asked[-1] == sizes[0]
+
+
+def test_samplers_of_one_run_share_the_copy_of_its_body(isolated):
+    trainer, state = isolated
+    adapters = jax.tree.map(lambda leaf: leaf + 1, state.adapters)
+    first, second = (trainer.sampler(one, (0, 0)) for one in (state.adapters, adapters))
+    copies = []
+    for sampler in (first, second):
+        sampler.sample([[1, 2, 3], [4, 5]], [0, 1], jax.random.key(0), max_new_tokens=2)
+        copies.append(sampler.unstacked.of(sampler.team.decoder, sampler.body, 2)[1])
+    assert copies[0] is copies[1]
 
 
 @pytest.mark.wide
