@@ -19,12 +19,12 @@ from PIL import Image
 import jaxmarl_llm
 from jaxmarl_llm.algorithms import categorical_sample, masked_logits
 from jaxmarl_llm.envs.gridworld.escape_room import EscapeRoomState
-from jaxmarl_llm.report.metrics import read_metrics
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure, style_axes
-from jaxmarl_llm.report.statistics import bootstrap_interval
 from jaxmarl_llm.training import load_preset, train
 from jaxmarl_llm.training.build import build_environment
 from jaxmarl_llm.training.evaluation import evaluate
+from jaxmarl_llm.training.metrics import read_metrics
+from jaxmarl_llm.training.statistics import bootstrap_interval
 
 IMAGES = Path(__file__).parent / "images"
 ALGORITHMS = ("mappo", "happo", "coma", "qmix")

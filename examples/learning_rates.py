@@ -16,7 +16,7 @@ import numpy as np
 import jaxmarl_llm
 from jaxmarl_llm.algorithms import ippo
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure, style_axes
-from jaxmarl_llm.report.statistics import bin_curve, mean_without_nan
+from jaxmarl_llm.training.statistics import bin_curve, mean_without_nan
 
 LEARNING_RATES = (1e-4, 3e-4, 1e-3, 1e-2, 1e-1)
 BEST_RETURN = 0.95  # of `grid_race`: one agent runs its six steps, the other stays out of its way

@@ -21,8 +21,8 @@ from jaxmarl_llm.llm.sampling import generate
 from jaxmarl_llm.llm.streaming import stream_tokens
 from jaxmarl_llm.llm.tokenizer import Tokenizer
 from jaxmarl_llm.report.finetuning import divergence_figure, gradient_shares_figure, write_finetune_plots
-from jaxmarl_llm.report.metrics import read_metrics
 from jaxmarl_llm.training.config import FINETUNE_FOLDER, dump_yaml, preset_description, preset_names
+from jaxmarl_llm.training.metrics import read_metrics
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.run import Watcher
 

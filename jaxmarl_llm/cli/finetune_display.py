@@ -145,7 +145,7 @@ def finish(result: FinetuneResult, watcher: TerminalWatcher, console: Console, *
       plots: whether to draw.
     """
     from jaxmarl_llm.report.finetuning import write_finetune_plots
-    from jaxmarl_llm.report.metrics import read_metrics
+    from jaxmarl_llm.training.metrics import read_metrics
 
     folder, summary = result.folder, result.summary
     console.print()

@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from jaxmarl_llm.report.estimators import credit_estimators as credit_estimators
     from jaxmarl_llm.report.estimators import sampling_policy as sampling_policy
     from jaxmarl_llm.report.estimators import visited_decisions as visited_decisions
-    from jaxmarl_llm.report.metrics import RunMetrics as RunMetrics
-    from jaxmarl_llm.report.metrics import read_metrics as read_metrics
     from jaxmarl_llm.report.plots import write_plots as write_plots
-    from jaxmarl_llm.report.statistics import bootstrap_interval as bootstrap_interval
     from jaxmarl_llm.report.workflow_graph import draw_workflow as draw_workflow
+    from jaxmarl_llm.training.metrics import RunMetrics as RunMetrics
+    from jaxmarl_llm.training.metrics import read_metrics as read_metrics
+    from jaxmarl_llm.training.statistics import bootstrap_interval as bootstrap_interval
 
 _HOMES = {
     "CreditComparison": "jaxmarl_llm.report.credit",
     "CreditRow": "jaxmarl_llm.report.credit",
     "Decision": "jaxmarl_llm.report.estimators",
     "Episode": "jaxmarl_llm.report.animation",
-    "RunMetrics": "jaxmarl_llm.report.metrics",
-    "bootstrap_interval": "jaxmarl_llm.report.statistics",
+    "RunMetrics": "jaxmarl_llm.training.metrics",
+    "bootstrap_interval": "jaxmarl_llm.training.statistics",
     "compare_credit": "jaxmarl_llm.report.credit",
     "credit_estimators": "jaxmarl_llm.report.estimators",
     "draw_workflow": "jaxmarl_llm.report.workflow_graph",
     "plot_attention": "jaxmarl_llm.report.attention",
-    "read_metrics": "jaxmarl_llm.report.metrics",
+    "read_metrics": "jaxmarl_llm.training.metrics",
     "record_episode": "jaxmarl_llm.report.animation",
     "sampling_policy": "jaxmarl_llm.report.estimators",
     "visited_decisions": "jaxmarl_llm.report.estimators",

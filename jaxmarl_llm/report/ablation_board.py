@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxmarl_llm.report.statistics import mean_without_nan
+from jaxmarl_llm.training.statistics import mean_without_nan
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
 

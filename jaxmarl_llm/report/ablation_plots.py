@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from jaxmarl_llm.report.ablation_findings import SHARING_NAMES
 from jaxmarl_llm.report.ablation_summary import outcome_curves, role_curve
 from jaxmarl_llm.report.plots import COLORS, INK, draw_curve, draw_legend, new_figure, plain, shortened, style_axes
-from jaxmarl_llm.report.statistics import mean_without_nan
+from jaxmarl_llm.training.statistics import mean_without_nan
 from jaxmarl_llm.workflows.ablation.results import CellResult
 
 _SHARING_COLORS = {"shared": COLORS[0], "isolated": COLORS[1], "adapters": COLORS[2]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.report.statistics import bootstrap_interval, mean_without_nan
+from jaxmarl_llm.training.statistics import bootstrap_interval, mean_without_nan
 from jaxmarl_llm.workflows.ablation.matrix import Matrix, to_json
 from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
 from jaxmarl_llm.workflows.ablation.results import CellResult

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from jaxmarl_llm.errors import plural
 from jaxmarl_llm.report.estimators import Decision, Estimator, credit_estimators
 from jaxmarl_llm.report.plots import COLORS, INK, new_figure, style_axes
-from jaxmarl_llm.report.statistics import mean_without_nan
+from jaxmarl_llm.training.statistics import mean_without_nan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
 from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, plain, style_axes
+from jaxmarl_llm.training.metrics import RunMetrics, read_metrics
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.policies import policy_names, sharing
 

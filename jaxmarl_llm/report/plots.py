@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from jaxmarl_llm.report.metrics import RunMetrics, read_metrics, run_title
-from jaxmarl_llm.report.statistics import bin_curve, bootstrap_interval, mean_without_nan
+from jaxmarl_llm.errors import plural
+from jaxmarl_llm.training.metrics import RunMetrics, read_metrics
+from jaxmarl_llm.training.statistics import bin_curve, bootstrap_interval, mean_without_nan
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -124,12 +125,26 @@ def draw_legend(axes: Axes, **options) -> None:
     axes.legend(fontsize=8, frameon=False, labelcolor=INK, **options)
 
 
+def _run_title(metrics: RunMetrics) -> str:
+    """A short name of a run: environment, layout where it has one, algorithm, number of seeds."""
+    config = metrics.config
+    parts = [str(config["env"])] if config.get("env") else []
+    settings = config.get("env_args")
+    if isinstance(settings, dict) and settings.get("layout"):
+        # A layout may be a whole map: only names are short enough.
+        parts.append(str(settings["layout"]).splitlines()[0][:24])
+    if config.get("algorithm"):
+        parts.append(str(config["algorithm"]).upper())
+    parts.append(plural(metrics.num_seeds, "seed"))
+    return " · ".join(parts)
+
+
 def _steps_label(metrics: RunMetrics) -> str:
     return "environment steps per seed" if metrics.num_seeds > 1 else "environment steps"
 
 
 def _learning_curve(metrics: RunMetrics) -> Figure | None:
-    figure = new_figure(6.4, 4.0, run_title(metrics))
+    figure = new_figure(6.4, 4.0, _run_title(metrics))
     axes = figure.subplots()
     style_axes(axes, _steps_label(metrics), "team return per episode")
     seeds = metrics.num_seeds
@@ -163,7 +178,7 @@ def _agent_returns(metrics: RunMetrics) -> Figure | None:
             panels.append((label, steps, values))
     if not panels:
         return None
-    figure = new_figure(4.7 * len(panels) + 0.9, 3.9, run_title(metrics))
+    figure = new_figure(4.7 * len(panels) + 0.9, 3.9, _run_title(metrics))
     num_agents = max(values.shape[-1] for _, _, values in panels)
     for axes, (label, steps, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         style_axes(axes, _steps_label(metrics), label)
@@ -210,7 +225,7 @@ def _losses(metrics: RunMetrics) -> Figure | None:
         return None
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    title = run_title(metrics) + (" (mean, 95 % band over seeds)" if metrics.num_seeds > 1 else "")
+    title = _run_title(metrics) + (" (mean, 95 % band over seeds)" if metrics.num_seeds > 1 else "")
     figure = new_figure(3.4 * columns, 2.3 * rows + 0.4, title)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).reshape(-1)
     for index, axes in enumerate(grid):

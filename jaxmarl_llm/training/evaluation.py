@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_llm.report.statistics import bootstrap_interval
+from jaxmarl_llm.training.statistics import bootstrap_interval
 
 
 @struct.dataclass

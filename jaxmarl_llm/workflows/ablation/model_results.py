@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.report.metrics import RunMetrics, read_metrics
+from jaxmarl_llm.training.metrics import RunMetrics, read_metrics
 from jaxmarl_llm.workflows.ablation.matrix import Cell
 from jaxmarl_llm.workflows.ablation.results import CellResult
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxmarl_llm.errors import UserError, plural
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.user_files import parse_json, parse_yaml
 
 
@@ -96,7 +96,6 @@ def read_metrics(run_folder: str | Path) -> RunMetrics:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-
     if not path.is_file():
         return {}
     try:
@@ -104,17 +103,3 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError:
         return {}
     return config if isinstance(config, dict) else {}
-
-
-def run_title(metrics: RunMetrics) -> str:
-    """A short name of a run: environment, layout where it has one, algorithm, number of seeds."""
-    config = metrics.config
-    parts = [str(config["env"])] if config.get("env") else []
-    settings = config.get("env_args")
-    if isinstance(settings, dict) and settings.get("layout"):
-        # A layout may be a whole map: only names are short enough.
-        parts.append(str(settings["layout"]).splitlines()[0][:24])
-    if config.get("algorithm"):
-        parts.append(str(config["algorithm"]).upper())
-    parts.append(plural(metrics.num_seeds, "seed"))
-    return " · ".join(parts)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from jaxmarl_llm.report.statistics import bin_curve, bootstrap_interval, mean_without_nan
+from jaxmarl_llm.training.statistics import bin_curve, bootstrap_interval, mean_without_nan
 
 
 def test_mean_skips_missing_values():
