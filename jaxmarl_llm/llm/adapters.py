@@ -13,12 +13,11 @@ import jax.numpy as jnp
 
 from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import LAYERS, DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
 
 # What a policy may have of its own, beside a body that all share.
 ADAPTER_PARTS = ("lora_a", "lora_b", "value_output")
-_SCANNED = "layers"
 
 
 def split_adapters(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -37,7 +36,7 @@ def split_adapters(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
             adapters[name] = part
         elif isinstance(part, Mapping):
             inner_body, inner = split_adapters(part)
-            if name == _SCANNED:
+            if name == LAYERS:
                 inner = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inner)
             body |= {name: inner_body} if inner_body else {}
             adapters |= {name: inner} if inner else {}
@@ -50,7 +49,7 @@ def join_adapters(body: Mapping[str, Any], adapters: Mapping[str, Any]) -> dict[
     """The parameters that `split_adapters` parts."""
     joined = dict(body)
     for name, part in adapters.items():
-        if name == _SCANNED:
+        if name == LAYERS:
             part = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), part)
         is_inner = name in body and isinstance(part, Mapping)
         joined[name] = join_adapters(body[name], part) if is_inner else part

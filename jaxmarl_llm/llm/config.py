@@ -9,6 +9,8 @@ from jaxmarl_llm.arguments import check_kind, check_number, check_whole, element
 from jaxmarl_llm.errors import UserError, unknown_name
 
 DTYPES = ("float32", "bfloat16")
+# The part of the parameters that holds the layers; with `scan_layers` one stack, each leaf with a leading axis.
+LAYERS = "layers"
 LORA_TARGETS = ("query", "key", "value", "attention_output", "gate", "up", "down")
 # Named by their number of parameters at a vocabulary of about 64: 0.05, 0.2, 0.8 and 3 million.
 PRESETS = {

@@ -7,11 +7,9 @@ from typing import Any
 
 import jax
 
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import LAYERS, DecoderConfig
 from jaxmarl_llm.llm.decoder import Cache, Decoder
 from jaxmarl_llm.llm.decoder_layer import KernelLayout, lay_out
-
-_STACK = "layers"
 
 
 def unstack(module: Decoder, params: Mapping[str, Any], rows: int) -> tuple[Decoder, Any]:
@@ -56,9 +54,9 @@ def _unstacked(module: Decoder, layout: KernelLayout) -> Decoder:
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _unstack(params, layout, num_layers):
     params = dict(params)
-    stack = params.pop(_STACK)
+    stack = params.pop(LAYERS)
     for index in range(num_layers):
-        params[f"{_STACK}_{index}"] = lay_out(jax.tree.map(lambda leaf, at=index: leaf[at], stack), layout)
+        params[f"{LAYERS}_{index}"] = lay_out(jax.tree.map(lambda leaf, at=index: leaf[at], stack), layout)
     if "output" not in params and not layout.turned:
         params["output"] = {"kernel": params["embedding"].T}
     elif "output" in params and layout.turned:
@@ -69,9 +67,9 @@ def _unstack(params, layout, num_layers):
 def unstack_adapters(adapters: Mapping[str, Any]) -> dict[str, Any]:
     """Adapters of stacked layers for a body of `unstack`; leaves `[P, ...]` as they are."""
     adapters = dict(adapters)
-    stack = adapters.pop(_STACK, {})
+    stack = adapters.pop(LAYERS, {})
     for index in range(max((leaf.shape[1] for leaf in jax.tree.leaves(stack)), default=0)):
-        adapters[f"{_STACK}_{index}"] = jax.tree.map(lambda leaf, at=index: leaf[:, at], stack)
+        adapters[f"{LAYERS}_{index}"] = jax.tree.map(lambda leaf, at=index: leaf[:, at], stack)
     return adapters
 
 
@@ -85,7 +83,7 @@ def bind_in_loop(module: Decoder, params: Mapping[str, Any], step: jax.Array) ->
     """The decoder bound for a step of a loop, where it has to be bound anew."""
     if module.layout:
         # Tied to the step, since the compiler would turn kernels back once, before the loop.
-        kernels = {name: part for name, part in params.items() if name.startswith((_STACK, "output"))}
+        kernels = {name: part for name, part in params.items() if name.startswith((LAYERS, "output"))}
         tied, _ = jax.lax.optimization_barrier((kernels, step))
         params = {**params, **tied}
     return module.bind({"params": params})

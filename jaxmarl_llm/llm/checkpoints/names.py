@@ -8,7 +8,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import LAYERS, DecoderConfig
 from jaxmarl_llm.llm.decoder import Decoder
 
 Kind = Literal["hf", "gguf"]
@@ -51,7 +51,7 @@ class Leaf:
     @property
     def is_stacked(self) -> bool:
         """Whether it belongs to the layers."""
-        return self.path[0] == "layers"
+        return self.path[0] == LAYERS
 
     @property
     def is_kernel(self) -> bool:

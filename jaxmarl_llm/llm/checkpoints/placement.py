@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxmarl_llm.errors import UserError, plural
 from jaxmarl_llm.llm.checkpoints.model import combined, leaf_digest
 from jaxmarl_llm.llm.checkpoints.names import Kind, Leaf, abstract_params, decoder_leaves, leaves, put
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import LAYERS, DecoderConfig
 
 # Bytes, in float32, that are read at a time.
 _BLOCK = 4 * 2**20
@@ -46,7 +46,7 @@ def parameter_shardings(config: DecoderConfig, mesh: Mesh) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for path, leaf in leaves(abstract_params(config)):
-        first = int(config.scan_layers and path[0] == "layers")
+        first = int(config.scan_layers and path[0] == LAYERS)
         axes = [axis for axis in range(first, leaf.ndim) if leaf.shape[axis] % mesh.size == 0]
         spec: list[Any] = [None] * leaf.ndim
         if axes and leaf.ndim - first > 1:

@@ -16,7 +16,7 @@ from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.errors import unknown_name
 from jaxmarl_llm.llm import DecoderConfig
 from jaxmarl_llm.llm.devices import jit_replicated
-from jaxmarl_llm.workflows.finetuning.model import Pack, score_pack
+from jaxmarl_llm.llm.packing import Pack, score_pack
 from jaxmarl_llm.workflows.loss import LossWeights, token_losses
 
 RATIOS = ("token", "message")

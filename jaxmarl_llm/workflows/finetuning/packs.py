@@ -1,4 +1,4 @@
-"""Completions of ragged lengths, packed into micro-batches of few shapes. Axes as in `model`; S samples."""
+"""Completions of ragged lengths, packed into micro-batches of few shapes. Axes as in `llm.packing`; S samples."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.llm.automata import TokenConstraint, constrain_rows
-from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, Pack
+from jaxmarl_llm.llm.packing import Pack
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
 
 # Few shapes, since each is compiled: lengths are multiples of these, and a micro-batch is a whole one or such a part.
 _PROMPT_MULTIPLE, _COMPLETION_MULTIPLE = 32, 16

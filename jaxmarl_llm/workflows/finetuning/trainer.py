@@ -9,10 +9,11 @@ import numpy as np
 
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.llm.checkpoints import LanguageModel
+from jaxmarl_llm.llm.packing import score_pack_jit
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 from jaxmarl_llm.workflows.finetuning.credit import sample_advantages, sample_rewards, value_advantages
 from jaxmarl_llm.workflows.finetuning.gradients import Lessons
-from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, scored
+from jaxmarl_llm.workflows.finetuning.model import AdaptedModel
 from jaxmarl_llm.workflows.finetuning.packs import Packed, Text, pack_samples
 from jaxmarl_llm.workflows.finetuning.state import FinetuneState, policy_of
 from jaxmarl_llm.workflows.policies import frozen_policies
@@ -169,7 +170,7 @@ class Trainer:
         log_prob: list[Any] = [None] * count
         value: list[Any] = [None] * count
         for packed in packs:
-            found = scored(
+            found = score_pack_jit(
                 self.model.part,
                 self.model.upper,
                 adapter,

@@ -10,8 +10,8 @@ from jaxmarl_llm.llm import Decoder, DecoderConfig
 from jaxmarl_llm.llm.adapters import split_adapters
 from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton
 from jaxmarl_llm.llm.memory import gradient_memory
+from jaxmarl_llm.llm.packing import Pack
 from jaxmarl_llm.workflows.finetuning.gradients import Lessons, pack_gradient
-from jaxmarl_llm.workflows.finetuning.model import Pack
 from jaxmarl_llm.workflows.loss import LossWeights
 
 # As users compile, whatever the suite is compiled with.
