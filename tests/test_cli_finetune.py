@@ -78,6 +78,18 @@ def test_options_override_the_preset(model):
     assert grouped.sharing == {"generator": 0, "evaluator": 1}
 
 
+def test_options_that_change_nothing_are_named(tmp_path, capsys):
+    options = "--trust-region grpo --radius 0.1 --resample_every=3 --credit group --kl-target 1 --clip-low 0.1"
+    assert main(["finetune", "sums", *options.split(), "--model", str(tmp_path / "nowhere")]) == 2
+    *notes, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: there is no model")
+    assert notes == [
+        "note: resample_every changes nothing here: it is for trust_region=teamtr",
+        "note: radius changes nothing here: it is for trust_region=teamtr",
+        "note: kl_target changes nothing here: it is for a kl_coefficient above 0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

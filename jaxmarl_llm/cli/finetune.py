@@ -69,9 +69,14 @@ def _base_config(preset: str | None, arguments: Sequence[str]) -> FinetuneConfig
     return FinetuneConfig()
 
 
+def _given(arguments: Sequence[str]) -> set[str]:
+    """Names of options, as they are written."""
+    return {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+
+
 def _merged(config: FinetuneConfig, base: FinetuneConfig, arguments: Sequence[str]) -> FinetuneConfig:
     """Settings on the command line add to the preset's, unless another workflow, task or trust region was chosen."""
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    given = _given(arguments)
     changes = {}
     for owner, name in (("workflow", "workflow_args"), ("task", "task_args")):
         same = getattr(config, owner) == getattr(base, owner)
@@ -116,6 +121,10 @@ def parse_finetune(arguments: Sequence[str]) -> tuple[FinetuneOptions, Path]:
 def finetune_command(arguments: Sequence[str]) -> int:
     """Fine-tunes a team; returns the exit status."""
     options, folder = parse_finetune(arguments)
+    given = _given(arguments)
+    for name, use in options.config.idle_settings.items():
+        if f"--{name.replace('_', '-')}" in given:
+            print(f"note: {name} changes nothing here: it is for {use}", file=sys.stderr)
 
     from rich.console import Console
 

@@ -191,6 +191,27 @@ class FinetuneConfig:
         """Policies are updated one after the other."""
         return self.trust_region == "teamtr"
 
+    @property
+    def idle_settings(self) -> dict[str, str]:
+        """Settings that change nothing beside the others: by name, what they are for."""
+        found = {}
+        if not self.is_sequential:
+            names = ("order", "resample", "resample_every", "radius", "line_search", "discount")
+            found |= dict.fromkeys(names, "trust_region=teamtr")
+        elif self.resample != "every_k":
+            found["resample_every"] = "resample=every_k"
+        if self.is_sequential:
+            found["kl_target"] = "trust_region=ppo or grpo"
+        elif not self.kl_coefficient:
+            found["kl_target"] = "a kl_coefficient above 0"
+        if self.credit != "value":
+            found |= dict.fromkeys(("gae_lambda", "value_coefficient"), "credit=value")
+        if self.reward not in ("mixed", "solo"):
+            found["own_weight"] = "reward=mixed or solo"
+        if not self.replay_weight and not self.warm_start:
+            found["replay_messages"] = "replay_weight and warm_start"
+        return found
+
     def with_absolute_paths(self) -> "FinetuneConfig":
         """The same run, whose files are found from any working folder."""
         from jaxmarl_llm.workflows.text.formats import NAMED

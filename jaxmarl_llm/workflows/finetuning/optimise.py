@@ -83,7 +83,7 @@ def role_gradients(
     for role, policy in zip(trainer.roles, trainer.policy_of_role, strict=True):
         adapter = policy_of(adapters, policy)
         anchor = 0.0 if config.is_sequential else float(penalty[policy])
-        weights = LossWeights(config.clip_low, config.clip_high, anchor, entropy, config.value_coefficient, 0.2)
+        weights = LossWeights(config.clip_low, config.clip_high, anchor, entropy, config.value_coefficient)
         total, of_role = jnp.zeros(size), {}
         for packed in packs[role]:
             gradient, found = pack_gradient(
