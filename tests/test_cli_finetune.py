@@ -78,6 +78,16 @@ def test_options_override_the_preset(model):
     assert grouped.sharing == {"generator": 0, "evaluator": 1}
 
 
+@pytest.mark.parametrize(("question", "missing"), [("2 + 3?", "evaluation"), ("4 + 5?", "training")])
+def test_a_task_needs_problems_of_both_kinds(question, missing, model, tmp_path, capsys):
+    """One problem is held out or not."""
+    (tmp_path / "one.jsonl").write_text(json.dumps({"question": question, "answer": "#### 5"}) + "\n")
+    arguments = ["--model", str(model), "--task", str(tmp_path / "one.jsonl"), "--out", str(tmp_path / "run")]
+    assert main(["finetune", "sums", *arguments]) == 2
+    assert f"one.jsonl has no problem for {missing}: add problems" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_options_that_change_nothing_are_named(tmp_path, capsys):
     options = "--trust-region grpo --radius 0.1 --resample_every=3 --credit group --kl-target 1 --clip-low 0.1"
     assert main(["finetune", "sums", *options.split(), "--model", str(tmp_path / "nowhere")]) == 2

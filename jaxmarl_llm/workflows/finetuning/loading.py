@@ -86,6 +86,12 @@ def load_trainer(config: FinetuneConfig, model: LanguageModel | None = None) -> 
     config.check()
     workflow = make_workflow(config.workflow, **config.workflow_args)
     task = make_text_task(config.task, **config.task_args)
+    for problems, what in ((task.train, "training"), (task.held_out, "evaluation")):
+        if not len(problems):
+            raise UserError(
+                f"task {config.task} has no problem for {what}: add problems, or name a file of held-out ones with "
+                "held_out_path in task_args"
+            )
     model = model or load_base(config)
     if model.tokenizer is None:
         raise UserError(f"{config.model} has no tokenizer: add its tokenizer.json")
