@@ -17,8 +17,6 @@ from jaxmarl_llm.cli import main
 from jaxmarl_llm.cli.finetune import load_preset, parse_finetune
 from jaxmarl_llm.cli.finetune_display import progress_text
 from jaxmarl_llm.llm.checkpoints import load_adapter, load_model, save_model
-from jaxmarl_llm.llm.sampling import generate
-from jaxmarl_llm.llm.streaming import stream_tokens
 from jaxmarl_llm.llm.tokenizer import Tokenizer
 from jaxmarl_llm.report.finetuning import divergence_figure, gradient_shares_figure, write_finetune_plots
 from jaxmarl_llm.training.config import FINETUNE_FOLDER, dump_yaml, preset_description, preset_names
@@ -353,23 +351,6 @@ def test_chat(run, model, monkeypatch, capsys):
     assert "unknown role 'judge'" in capsys.readouterr().err
     assert main(["chat", str(model), "--message", "word " * 900]) == 2
     assert "the message is too long" in capsys.readouterr().err
-
-
-def test_streamed_tokens_are_the_generated_ones(model):
-    loaded = load_model(model)
-    prompt = loaded.tokenizer.encode("What is 12 + 30?")
-    streamed = list(stream_tokens(loaded, prompt, jax.random.key(0), max_new_tokens=7, temperature=0.0))
-    tokens = np.asarray([prompt], np.int32)
-    drawn = jax.jit(
-        lambda params: generate(
-            loaded.decoder, params, tokens, np.asarray([len(prompt)]), jax.random.key(1), max_new_tokens=7,
-            temperature=0.0, stop_tokens=loaded.tokenizer.stop_tokens,
-        )
-    )(loaded.params)  # fmt: skip
-    expected = [int(token) for token in np.asarray(drawn.tokens)[0, : int(drawn.length[0])]]
-    assert streamed == [token for token in expected if token not in loaded.tokenizer.stop_tokens]
-    draws = [list(stream_tokens(loaded, prompt, jax.random.key(seed), max_new_tokens=7)) for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
 
 
 def test_interrupt_says_how_to_go_on(run, tmp_path, monkeypatch, capfd):

@@ -10,6 +10,7 @@ LAYERS = (
     ("report", "benchmark"),
     ("workflows",),
     ("training",),
+    ("llm.checkpoints",),
     ("algorithms", "llm"),
     ("networks",),
     ("envs",),

@@ -109,7 +109,7 @@ class Chat:
         """
         import jax
 
-        from jaxmarl_llm.llm.streaming import stream_tokens
+        from jaxmarl_llm.llm import stream_tokens
 
         options, tokenizer = self._options, self._model.tokenizer
         system, asked = self._asked(text)
@@ -123,13 +123,16 @@ class Chat:
             del self._history[:2]
         key = jax.random.fold_in(jax.random.key(options.seed), self._turns)
         self._turns += 1
+        module, params = self._model.for_one_row
         tokens = stream_tokens(
-            self._model,
+            module,
+            params,
             prompt,
             key,
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
             top_p=options.top_p,
+            stop_tokens=tokenizer.stop_tokens,
         )
         pieces = []
         for piece in tokenizer.decode_stream(tokens):

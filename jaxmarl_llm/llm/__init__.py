@@ -1,4 +1,4 @@
-"""Language models: one decoder, sampling and scoring of completions."""
+"""Language models: one decoder, sampling, streaming and scoring of completions."""
 
 from jaxmarl_llm.llm.adapters import init_adapters, join_adapters, merge_adapter, split_adapters, unmerge_adapter
 from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, TokenConstraint, constrain_rows
@@ -9,6 +9,7 @@ from jaxmarl_llm.llm.distribution import token_log_probs
 from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, gradient_memory
 from jaxmarl_llm.llm.sampling import Generation, generate
 from jaxmarl_llm.llm.scoring import Score, score
+from jaxmarl_llm.llm.streaming import stream_tokens
 from jaxmarl_llm.llm.unstacking import unstack
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "merge_adapter",
     "score",
     "split_adapters",
+    "stream_tokens",
     "token_log_probs",
     "unmerge_adapter",
     "unstack",

@@ -52,7 +52,7 @@ def checked_prompt(
     return prompt, jnp.clip(prompt_length, 1, length)
 
 
-def check_tokens(what: str, tokens: jax.Array, inside: jax.Array | np.ndarray, vocab_size: int) -> None:
+def check_tokens(what: str, tokens: jax.Array | np.ndarray, inside: jax.Array | np.ndarray, vocab_size: int) -> None:
     """Refuses tokens outside the vocabulary; what is traced is not judged.
 
     Args:
