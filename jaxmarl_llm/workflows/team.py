@@ -41,6 +41,11 @@ class TeamPolicy:
         """P."""
         return max(self.policy_of_role) + 1
 
+    @property
+    def learning(self) -> tuple[int, ...]:
+        """Policies that learn."""
+        return tuple(policy for policy in range(self.num_policies) if policy not in self.frozen)
+
     def policy_of(self, role: str) -> int:
         """The policy index of a role.
 

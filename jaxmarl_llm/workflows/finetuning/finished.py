@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_llm.errors import UserError, unknown_name
+from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder
 from jaxmarl_llm.llm.adapters import merge_adapter
 from jaxmarl_llm.llm.checkpoints import LanguageModel, load_model, save_adapter
@@ -57,11 +57,16 @@ class FinetunedTeam:
         """P names, see `policies.policy_names`."""
         return policy_names(self.workflow.roles, self.policy_of_role)
 
+    @functools.cached_property
+    def team(self) -> TeamPolicy:
+        """The policies; frozen ones are the base."""
+        frozen = frozen_policies(self.workflow, self.config.sharing)
+        return TeamPolicy(Decoder(self.adapted.config), self.workflow.roles, self.policy_of_role, frozen)
+
     @property
     def learned(self) -> tuple[int, ...]:
-        """Policies that were trained; the others are the base."""
-        frozen = frozen_policies(self.workflow, self.config.sharing)
-        return tuple(policy for policy in range(len(self.policy_names)) if policy not in frozen)
+        """Policies that were trained."""
+        return self.team.learning
 
     def policy_of(self, role: str) -> int:
         """The policy of a role.
@@ -69,9 +74,7 @@ class FinetunedTeam:
         Raises:
           UserError: no such role.
         """
-        if role not in self.workflow.roles:
-            raise unknown_name("role", role, self.workflow.roles)
-        return self.policy_of_role[self.workflow.roles.index(role)]
+        return self.team.policy_of(role)
 
     def merged(self, policy: int) -> LanguageModel:
         """The base with one policy's adapter added into its weights."""

@@ -1,6 +1,7 @@
 """The team that is fine-tuned: it plays, and says what its completions are worth. Axes as in `model`; S samples."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -85,16 +86,21 @@ class Trainer:
         """R names."""
         return self.bound.workflow.roles
 
+    @functools.cached_property
+    def team(self) -> TeamPolicy:
+        """The policies; frozen ones are the base model and stay so."""
+        frozen = frozen_policies(self.bound.workflow, self.config.sharing)
+        return TeamPolicy(Decoder(self.model.config), self.roles, self.policy_of_role, frozen)
+
     @property
     def num_policies(self) -> int:
         """P."""
-        return max(self.policy_of_role) + 1
+        return self.team.num_policies
 
     @property
     def learning(self) -> tuple[int, ...]:
-        """Policies that learn; the others are the base model and stay so."""
-        frozen = frozen_policies(self.bound.workflow, self.config.sharing)
-        return tuple(policy for policy in range(self.num_policies) if policy not in frozen)
+        """Policies that learn."""
+        return self.team.learning
 
     @property
     def learning_roles(self) -> tuple[str, ...]:
@@ -109,10 +115,9 @@ class Trainer:
 
     def sampler(self, adapters: Any, versions: tuple[int, ...]) -> Sampler:
         """A team of adapters that answers prompts."""
-        team = TeamPolicy(Decoder(self.model.config), self.roles, self.policy_of_role)
         tokenizer = self.bound.tokenizer
         return Sampler(
-            team,
+            self.team,
             self.model.body,
             self.model.whole(adapters),
             stop_tokens=tokenizer.stop_tokens,
