@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, plain, style_axes
-from jaxmarl_llm.training.metrics import RunMetrics, read_metrics
+from jaxmarl_llm.report.plots import COLORS, draw_curve, draw_legend, new_figure, plain, save_plots, style_axes
+from jaxmarl_llm.training.metrics import RunMetrics
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.policies import policy_names, sharing
 
@@ -26,20 +26,8 @@ def write_finetune_plots(run_folder: str | Path) -> list[Path]:
     Raises:
       UserError: there is no such folder.
     """
-    metrics = read_metrics(run_folder)
-    written = []
-    for name, draw in (
-        ("accuracy", _accuracy),
-        ("divergence", divergence_figure),
-        ("gradient_shares", gradient_shares_figure),
-    ):
-        figure = draw(metrics)
-        if figure is not None:
-            path = Path(run_folder) / "plots" / f"{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=144)
-            written.append(path)
-    return written
+    drawings = {"accuracy": _accuracy, "divergence": divergence_figure, "gradient_shares": gradient_shares_figure}
+    return save_plots(run_folder, drawings)
 
 
 def _title(metrics: RunMetrics) -> str:

@@ -4,6 +4,7 @@ Figures are built as objects on the Agg canvas: no pyplot, no global state, no d
 Axes: K points, S seeds, E episodes, N agents.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,32 @@ def write_plots(run_folder: str | Path) -> list[Path]:
     Raises:
       UserError: there is no such folder.
     """
+    drawings = {"learning_curve": _learning_curve, "agent_returns": _agent_returns, "losses": _losses}
+    return save_plots(run_folder, drawings)
+
+
+def save_plots(run_folder: str | Path, drawings: Mapping[str, Callable[[RunMetrics], Figure | None]]) -> list[Path]:
+    """Draws `plots/NAME.png` of a run for each name; those that give None are left out.
+
+    Args:
+      run_folder: of the run.
+      drawings: what draws each picture from the metrics.
+
+    Returns:
+      The files.
+
+    Raises:
+      UserError: there is no such folder.
+    """
     metrics = read_metrics(run_folder)
     written = []
-    for name, draw in (("learning_curve", _learning_curve), ("agent_returns", _agent_returns), ("losses", _losses)):
+    for name, draw in drawings.items():
         figure = draw(metrics)
-        if figure is None:
-            continue
-        path = Path(run_folder) / "plots" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=144)
-        written.append(path)
+        if figure is not None:
+            path = Path(run_folder) / "plots" / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=144)
+            written.append(path)
     return written
 
 
