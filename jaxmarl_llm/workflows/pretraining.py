@@ -28,8 +28,7 @@ from jaxmarl_llm.training.program import QUICKER
 from jaxmarl_llm.workflows.bound import BoundWorkflow, bind, build_vocabulary
 from jaxmarl_llm.workflows.graph import Workflow
 from jaxmarl_llm.workflows.ragged import assemble
-from jaxmarl_llm.workflows.tasks.base import Task
-from jaxmarl_llm.workflows.tasks.values import check_values
+from jaxmarl_llm.workflows.tasks.base import Task, check_values
 from jaxmarl_llm.workflows.teaching import Skill, teach
 from jaxmarl_llm.workflows.team import make_team
 

@@ -13,8 +13,8 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.loop import TrainingInterrupted
 from jaxmarl_llm.workflows import make_workflow
 from jaxmarl_llm.workflows.ablation.loop import ablation_cells, load_cells, run_ablation
-from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, differences, from_json, to_json
-from jaxmarl_llm.workflows.ablation.results import load_cell, read_header, save_cell, write_header
+from jaxmarl_llm.workflows.ablation.matrix import PRESETS, Ablation, check_ablation, differences, to_json
+from jaxmarl_llm.workflows.ablation.results import from_json, load_cell, read_header, save_cell, write_header
 
 
 def test_cells_of_the_presets():

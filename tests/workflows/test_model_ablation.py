@@ -18,9 +18,10 @@ from jaxmarl_llm.training.loop import TrainingInterrupted
 from jaxmarl_llm.workflows.ablation import model_runner
 from jaxmarl_llm.workflows.ablation.forecast import MODEL_PHASES, Forecast
 from jaxmarl_llm.workflows.ablation.loop import Watcher, ablation_cells, run_ablation
-from jaxmarl_llm.workflows.ablation.matrix import Cell, check_ablation, differences, from_json, short_name, to_json
+from jaxmarl_llm.workflows.ablation.matrix import Cell, check_ablation, differences, short_name, to_json
 from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation, from_preset, merge
 from jaxmarl_llm.workflows.ablation.model_results import cell_of_runs
+from jaxmarl_llm.workflows.ablation.results import from_json
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig
 
 TOY = ModelAblation(

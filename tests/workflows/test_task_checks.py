@@ -6,7 +6,7 @@ import pytest
 from jaxmarl_llm import workflows
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows import Problem, Task, check_task
-from jaxmarl_llm.workflows.tasks.values import check_values
+from jaxmarl_llm.workflows.tasks.base import check_values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

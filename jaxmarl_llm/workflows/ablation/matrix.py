@@ -272,24 +272,6 @@ def to_json(config: Matrix) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_json(stored: dict[str, Any]) -> Any:
-    """The configuration of `to_json`.
-
-    Raises:
-      ValueError, TypeError: it is none.
-    """
-    from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
-
-    kind = ModelAblation if "model" in stored else Ablation
-    fields = {field.name for field in dataclasses.fields(kind)}
-    if set(stored) != fields:
-        raise ValueError(f"other fields: {', '.join(sorted(set(stored) ^ fields))}")
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-    }
-    return kind(**values)
-
-
 def differences(old: Matrix, new: Matrix) -> list[str]:
     """What differs, as `iterations: 40 -> 80`; of what one kind alone has, None for the other."""
     before, after = to_json(old), to_json(new)

@@ -12,7 +12,8 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.training.files import holds_earlier, write_whole
 from jaxmarl_llm.workflows.ablation import sealed
 from jaxmarl_llm.workflows.ablation.definitions import ablation_digest, definitions
-from jaxmarl_llm.workflows.ablation.matrix import Cell, Matrix, differences, from_json, to_json
+from jaxmarl_llm.workflows.ablation.matrix import Ablation, Cell, Matrix, differences, to_json
+from jaxmarl_llm.workflows.ablation.model_matrix import ModelAblation
 
 HEADER_FILE = "ablation.json"
 CELL_FOLDER = "cells"
@@ -130,6 +131,22 @@ def read_header(folder: Path) -> tuple[Any, list[dict[str, str]]]:
         return from_json(header["config"]), [header["versions"], *header["later_versions"]]
     except (ValueError, KeyError, TypeError):
         raise _damaged(folder) from None
+
+
+def from_json(stored: dict[str, Any]) -> Any:
+    """The configuration of `to_json`.
+
+    Raises:
+      ValueError, TypeError: it is none.
+    """
+    kind = ModelAblation if "model" in stored else Ablation
+    fields = {field.name for field in dataclasses.fields(kind)}
+    if set(stored) != fields:
+        raise ValueError(f"other fields: {', '.join(sorted(set(stored) ^ fields))}")
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    return kind(**values)
 
 
 def _read_header(folder: Path) -> dict[str, Any]:

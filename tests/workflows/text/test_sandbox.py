@@ -11,7 +11,7 @@ import pytest
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.workflows.text import sandbox
-from jaxmarl_llm.workflows.text.sandbox import Limits, Program, layers, run, run_many
+from jaxmarl_llm.workflows.text.sandbox import Limits, Program, probe, run, run_many
 from jaxmarl_llm.workflows.text.sandbox.child.values import decode, encode
 
 from . import hostile
@@ -30,7 +30,7 @@ def sandboxes():
 
 @pytest.fixture(params=sandboxes())
 def name(request):
-    missing = layers._what_is_missing(request.param)
+    missing = probe._what_is_missing(request.param)
     if missing:
         pytest.skip(missing)
     return request.param
@@ -200,7 +200,7 @@ def test_tests_that_are_not_right():
 
 
 def test_no_sandbox_no_run(monkeypatch):
-    monkeypatch.setattr(layers, "_what_is_missing", lambda name: "not allowed")
+    monkeypatch.setattr(probe, "_what_is_missing", lambda name: "not allowed")
     with pytest.raises(UserError, match=r'code is not run.*sandbox="none"'):
         run(RIGHT)
     assert run(RIGHT, PATIENT, sandbox="none").status == "passed"
