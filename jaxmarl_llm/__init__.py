@@ -1,4 +1,4 @@
-"""Multi-agent reinforcement learning in JAX.
+"""Multi-agent reinforcement learning, and reinforcement learning over teams of language models, in JAX.
 
 Names are loaded on first use, so that the command line can print its help without importing JAX.
 """
@@ -9,6 +9,12 @@ from jaxmarl_llm.lazy import lazy_names
 
 if TYPE_CHECKING:
     from jaxmarl_llm import algorithms as algorithms
+    from jaxmarl_llm import envs as envs
+    from jaxmarl_llm import llm as llm
+    from jaxmarl_llm import networks as networks
+    from jaxmarl_llm import report as report
+    from jaxmarl_llm import training as training
+    from jaxmarl_llm import workflows as workflows
     from jaxmarl_llm.envs import Environment as Environment
     from jaxmarl_llm.envs import EnvState as EnvState
     from jaxmarl_llm.envs import LogEpisodes as LogEpisodes
@@ -37,7 +43,10 @@ _HOMES = {
     "register": "jaxmarl_llm.envs",
     "to_jaxmarl": "jaxmarl_llm.envs.adapters",
     "vectorize": "jaxmarl_llm.envs",
-    **{name: f"jaxmarl_llm.{name}" for name in ("algorithms", "envs", "networks", "report", "training")},
+    **{
+        name: f"jaxmarl_llm.{name}"
+        for name in ("algorithms", "envs", "llm", "networks", "report", "training", "workflows")
+    },
 }
 
 __all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
