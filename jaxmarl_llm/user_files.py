@@ -34,6 +34,15 @@ def user_path(path: str | os.PathLike, what: str = "a path") -> Path:
         raise UserError(f"there is no user of the name that {text} begins with: write the folder out") from None
 
 
+def absolute_path(path: str | os.PathLike) -> str:
+    """A path that is found from any working folder.
+
+    Raises:
+      UserError: as `user_path`.
+    """
+    return str(user_path(path).absolute())
+
+
 def file_bytes(path: str | os.PathLike, what: str) -> bytes:
     """The content of a file.
 

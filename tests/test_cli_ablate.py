@@ -142,6 +142,17 @@ def test_module_is_the_command_line():
     assert done.returncode == 0 and done.stdout.startswith("jaxmarl-llm ")
 
 
+def test_files_of_an_ablation_on_a_model_are_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    arguments = ["--model", "model", "--tasks", "a.jsonl", "arithmetic_words", "--task-args", "a.held_out_path=b.jsonl"]
+    config = parse_ablate([*arguments, "--learner-args", "warm_start=c.jsonl", "warm_start_updates=1"])[0].config
+    assert config.model == str(tmp_path / "model")
+    assert config.tasks == (str(tmp_path / "a.jsonl"), "arithmetic_words")
+    assert config.task_args["a.held_out_path"] == str(tmp_path / "b.jsonl")
+    assert config.learner_args["warm_start"] == str(tmp_path / "c.jsonl")
+
+
 def test_files_and_resume(tmp_path, trained, capsys):
     folder = tmp_path / "out"
     assert main([*ARGUMENTS, "--out", str(folder)]) == 0

@@ -105,6 +105,12 @@ def parse_ablate(arguments: Sequence[str]) -> tuple[AblateOptions | ModelOptions
         config, options = _parse_small(preset, arguments, stored)
     config, notice = fit_window(config, arguments)
     check_ablation(config)
+    if isinstance(config, ModelAblation):
+        # What an ablation has stored stays as it is.
+        kept = {} if stored is None else vars(stored)
+        absolute = vars(config.with_absolute_paths())
+        changes = {name: value for name, value in absolute.items() if getattr(config, name) != kept.get(name)}
+        config = dataclasses.replace(config, **changes)
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path("runs") / f"ablation-{preset}-{stamp}" if out is None else user_path(out, "--out")
     return dataclasses.replace(options, config=config), folder, notice

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.training.config import Settings
+from jaxmarl_llm.user_files import absolute_path
 from jaxmarl_llm.workflows.ablation.matrix import SHARING, Cell, Matrix, check_names, check_settings, short_name
 from jaxmarl_llm.workflows.finetuning.config import FinetuneConfig, finetune_config
 
@@ -81,6 +82,22 @@ class ModelAblation(Matrix):
             if dot and task not in names:
                 raise unknown_name("task of --task-args", task, names)
         self.finetune_config(Cell(self.workflows[0], self.sharing[0], names[0], short_name(self.model)), self.seed)
+
+    def with_absolute_paths(self) -> "ModelAblation":
+        """The same ablation, whose files are found from any working folder."""
+        files = {name: self.learner_args[name] for name in ("formats", "warm_start") if name in self.learner_args}
+        runs = [FinetuneConfig(model=self.model, task=task, **files).with_absolute_paths() for task in self.tasks]
+        task_args = {
+            name: absolute_path(value) if name.rpartition(".")[2] == "held_out_path" else value
+            for name, value in self.task_args.items()
+        }
+        return dataclasses.replace(
+            self,
+            model=runs[0].model,
+            tasks=tuple(run.task for run in runs),
+            learner_args=self.learner_args | {name: getattr(runs[0], name) for name in files},
+            task_args=task_args,
+        )
 
     def settings_of(self, task: str) -> dict[str, Any]:
         """The settings of a task, by its short name: those of all tasks, and its own."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from jaxmarl_llm.errors import UserError, unknown_name
 from jaxmarl_llm.settings import check_choices, check_counts, check_finite, check_numbers
 from jaxmarl_llm.training.config import RoleSharing, Settings, read_yaml
-from jaxmarl_llm.user_files import user_path
+from jaxmarl_llm.user_files import absolute_path, user_path
 
 TRUST_REGIONS = ("teamtr", "ppo", "grpo")
 RESAMPLE = ("every", "every_k", "never", "importance")
@@ -217,9 +217,6 @@ class FinetuneConfig:
         from jaxmarl_llm.workflows.text.formats import NAMED
         from jaxmarl_llm.workflows.text.tasks import names_file
 
-        def absolute(path: str) -> str:
-            return str(user_path(path).absolute())
-
         changes: dict[str, Any] = {}
         for name, is_file in (
             ("model", bool(self.model) and user_path(self.model).exists()),
@@ -228,10 +225,10 @@ class FinetuneConfig:
             ("warm_start", self.warm_start),
         ):
             if is_file:
-                changes[name] = absolute(getattr(self, name))
+                changes[name] = absolute_path(getattr(self, name))
         held_out = self.task_args.get("held_out_path")
         if names_file(self.task) and held_out and isinstance(held_out, str):
-            changes["task_args"] = {**self.task_args, "held_out_path": absolute(held_out)}
+            changes["task_args"] = {**self.task_args, "held_out_path": absolute_path(held_out)}
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
