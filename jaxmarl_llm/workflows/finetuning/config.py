@@ -181,6 +181,11 @@ class FinetuneConfig:
         return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
 
     @property
+    def is_limited(self) -> bool:
+        """Not all tokens may be drawn."""
+        return self.top_k > 0 or self.top_p < 1
+
+    @property
     def has_schedule(self) -> bool:
         """A schedule runs over `iterations`, so that another number makes another run from the first on."""
         moves = self.entropy_schedule != "constant" and self.entropy_coefficient != self.entropy_final
@@ -287,12 +292,12 @@ class FinetuneConfig:
                 f"grouping='{self.grouping}' compares episodes of one problem: set group_size to at least 2, or "
                 "credit='value'"
             )
-        if self.dtype != "float32" and (self.top_k or self.top_p < 1):
+        if self.dtype != "float32" and self.is_limited:
             raise UserError(
                 f"rounding in {self.dtype} changes which tokens top_k and top_p leave: set dtype to float32, or top_k "
                 "to 0 and top_p to 1"
             )
-        if self.kl_coefficient and not self.is_sequential and (self.top_k or self.top_p < 1):
+        if self.kl_coefficient and not self.is_sequential and self.is_limited:
             raise UserError(
                 "top_k and top_p leave out tokens of the base model, from which the divergence is then infinite: set "
                 "kl_coefficient to 0, or top_k to 0 and top_p to 1"

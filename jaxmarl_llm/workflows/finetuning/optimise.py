@@ -51,20 +51,40 @@ def learned_from(config: FinetuneConfig, batch: Batch, entropy: float) -> list[b
 
 
 def pack_roles(trainer: Trainer, batch: Batch, which: Iterable[int], beside: Iterable[Packed] = ()) -> RolePacks:
-    """Micro-batches of each role's samples among `which`; `beside` are others that are kept meanwhile."""
+    """Micro-batches of each role's samples among `which`; `beside` are others that are kept meanwhile.
+
+    Where `top_k` or `top_p` limit what is drawn, imitated messages have packs of their own, see `role_gradients`.
+    """
     chosen, kept = list(which), list(beside)
     packs = {}
     for role in trainer.roles:
         own = [number for number in chosen if batch.samples[number].role == role]
-        packs[role] = trainer.pack(batch.samples, own, kept)
-        kept += packs[role]
+        parts = [own]
+        if trainer.config.is_limited:
+            drawn = [number for number in own if not batch.imitation[number]]
+            parts = [drawn, [number for number in own if batch.imitation[number]]]
+        packs[role] = []
+        for part in parts:
+            found = trainer.pack(batch.samples, part, kept)
+            packs[role] += found
+            kept += found
     return packs
+
+
+def _scoring(config: FinetuneConfig, batch: Batch, packed: Packed) -> dict[str, Any]:
+    """The distribution that a pack's tokens are scored under."""
+    if config.is_limited and np.any(batch.imitation[packed.index[packed.index >= 0]]):
+        return config.sampling | {"top_k": 0, "top_p": 1.0}
+    return config.sampling
 
 
 def role_gradients(
     trainer: Trainer, adapters: Any, batch: Batch, packs: RolePacks, penalty: np.ndarray, entropy: float
 ) -> tuple[jax.Array, dict[str, np.ndarray]]:
     """Gradients of the roles' summed losses, each with respect to its own policy.
+
+    Drawn messages are scored under the distribution that they were drawn from, imitated ones among all tokens: outside
+    the `top_k` or `top_p` of a policy that has yet to learn them they would have no gradient.
 
     Args:
       trainer: the run.
@@ -96,7 +116,7 @@ def role_gradients(
                 weights,
                 float(penalty[policy]) if config.is_sequential else 0.0,
                 ratio="message" if config.is_sequential else "token",
-                **config.sampling,
+                **_scoring(config, batch, packed),
             )
             total = total + gradient
             of_role = jax.tree.map(jnp.add, of_role, found) if of_role else found

@@ -16,6 +16,7 @@ from jaxmarl_llm.llm import Decoder, join_adapters, score
 from jaxmarl_llm.llm.config import LORA_TARGETS
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, adapt
 from jaxmarl_llm.workflows.finetuning.optimise import optimise, pack_roles, role_gradients
+from jaxmarl_llm.workflows.finetuning.replay import Example, with_examples
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.steps import plan
 
@@ -211,3 +212,30 @@ def test_layers_are_refused_that_the_model_has_not(isolated):
         adapt(plain, model.body, 1, trained_layers=3, **settings)
     with pytest.raises(UserError, match="scan_layers=True"):
         adapt(dataclasses.replace(plain, scan_layers=False), model.body, 1, **settings)
+
+
+def test_imitated_messages_are_scored_among_all_tokens(isolated):
+    trainer, state = isolated
+    _, batch = played(trainer, state)
+    number = next(number for number, sample in enumerate(batch.samples) if len(sample.completion) > 1)
+    drawn = batch.samples[number]
+    limited = dataclasses.replace(trainer, config=dataclasses.replace(trainer.config, top_k=1))
+    likeliest = naive_score(trainer, state.adapters, batch.samples, [number], top_k=1).log_prob
+    assert float(jnp.min(likeliest)) < -1e30, "the message has to hold a token that top_k=1 leaves out"
+    example = Example(drawn.role, drawn.prompt, drawn.completion)
+    rows = [role_gradient_of(one, state, with_examples(None, [example], 1.0)) for one in (trainer, limited)]
+    assert np.abs(rows[0][0]).max() > 0
+    np.testing.assert_array_equal(rows[0][0], rows[1][0])
+    np.testing.assert_array_equal(rows[0][1]["imitation_loss"], rows[1][1]["imitation_loss"])
+    # Beside what was drawn, which keeps the distribution that it was drawn from.
+    joint = with_examples(batch, [example], 1.0)
+    together, alone = (role_gradient_of(limited, state, one) for one in (joint, batch))
+    expected = rows[0][0] + alone[0]
+    np.testing.assert_allclose(together[0], expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(together[1]["imitation_loss"], rows[0][1]["imitation_loss"])
+
+
+def role_gradient_of(trainer, state, batch):
+    packs = pack_roles(trainer, batch, range(len(batch.samples)))
+    found, sums = role_gradients(trainer, state.adapters, batch, packs, np.zeros(2), 0.0)
+    return np.asarray(found), sums
