@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-_INK = "#333333"
+from jaxmarl_llm.report.plots import INK, new_figure, plain
+
 _MARK = "#D55E00"
 _MOST_NUMBERS = 12
 
@@ -54,26 +53,22 @@ def plot_attention(
     columns = min(4, num_heads)
     rows = -(-num_heads // columns)
     size = min(0.5, 5.0 / max(num_queries, num_keys))
-    figure = Figure(
-        figsize=(columns * (size * num_keys + 0.3) + 1.7, rows * (size * num_queries + 1.0) + 0.6),
-        layout="constrained",
-        facecolor="white",
-    )
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=_INK)
+    figure = new_figure(columns * (size * num_keys + 0.3) + 1.7, rows * (size * num_queries + 1.0) + 0.6, title)
+    rotation = 45 if max(map(len, keys)) > 3 else 0
+    queries, keys = list(map(plain, queries)), list(map(plain, keys))
     grid = figure.subplots(rows, columns, squeeze=False)
     for head, axes in enumerate(grid.reshape(-1)):
         if head >= num_heads:
             axes.set_visible(False)
             continue
         axes.imshow(weights[head], cmap="Blues", vmin=0.0, vmax=1.0)
-        axes.set_title(f"head {head}", loc="left", fontsize=9, color=_INK)
-        axes.set_xticks(range(num_keys), keys, rotation=45 if max(map(len, keys)) > 3 else 0, fontsize=8, color=_INK)
+        axes.set_title(f"head {head}", loc="left", fontsize=9, color=INK)
+        axes.set_xticks(range(num_keys), keys, rotation=rotation, fontsize=8, color=INK)
         first_column = head % columns == 0
-        axes.set_yticks(range(num_queries), queries if first_column else [""] * num_queries, fontsize=8, color=_INK)
+        axes.set_yticks(range(num_queries), queries if first_column else [""] * num_queries, fontsize=8, color=INK)
         if first_column:
-            axes.set_ylabel("attends", fontsize=9, color=_INK)
-        axes.set_xlabel("is attended to", fontsize=9, color=_INK)
+            axes.set_ylabel("attends", fontsize=9, color=INK)
+        axes.set_xlabel("is attended to", fontsize=9, color=INK)
         axes.tick_params(length=0)
         axes.spines[:].set_color("#999999")
         for query, key in np.ndindex(num_queries, num_keys):
@@ -83,14 +78,14 @@ def plot_attention(
                 )
             weight = weights[head, query, key]
             if max(num_queries, num_keys) <= _MOST_NUMBERS and weight >= 0.005:
-                color = "white" if weight > 0.55 else _INK
+                color = "white" if weight > 0.55 else INK
                 axes.text(key, query, f"{weight:.2f}", ha="center", va="center", fontsize=7, color=color)
     bar = figure.colorbar(grid[0, 0].images[0], ax=grid, shrink=0.9)
-    bar.set_label("attention weight", fontsize=8, color=_INK)
-    bar.ax.tick_params(labelsize=8, colors=_INK)
+    bar.set_label("attention weight", fontsize=8, color=INK)
+    bar.ax.tick_params(labelsize=8, colors=INK)
     if marked is not None and mark_label:
-        outline = Rectangle((0, 0), 1, 1, fill=False, edgecolor=_MARK, linewidth=1.6, label=mark_label)
-        figure.legend(handles=[outline], loc="outside lower left", fontsize=8, frameon=False, labelcolor=_INK)
+        outline = Rectangle((0, 0), 1, 1, fill=False, edgecolor=_MARK, linewidth=1.6, label=plain(mark_label))
+        figure.legend(handles=[outline], loc="outside lower left", fontsize=8, frameon=False, labelcolor=INK)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

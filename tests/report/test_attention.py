@@ -14,6 +14,14 @@ def test_a_panel_for_each_head(shape, tmp_path):
         assert min(one.size) > 100 and one.tobytes() != other.tobytes()
 
 
+def test_dollars_are_no_formulas(tmp_path):
+    # As a formula, which lacks a brace, it could not be drawn.
+    name = "$\\frac{$"
+    texts = {"queries": [name, "b"], "keys": [name, "b", "c"], "mark_label": name, "title": name}
+    path = plot_attention(np.ones((1, 2, 3)) / 3, tmp_path / "x.png", marked=np.ones((2, 3), bool), **texts)
+    assert path.is_file()
+
+
 def test_wrong_shapes(tmp_path):
     with pytest.raises(ValueError, match="index the batch axes first"):
         plot_attention(np.zeros((2, 3, 4, 5)), tmp_path / "x.png")
