@@ -9,7 +9,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from jaxmarl_llm.arguments import check_kind
 from jaxmarl_llm.errors import unknown_name
-from jaxmarl_llm.report.plots import COLORS, INK, new_figure
+from jaxmarl_llm.report.plots import COLORS, INK, new_figure, plain
 from jaxmarl_llm.workflows.graph import Call, Last, Loop, Slot, Workflow
 from jaxmarl_llm.workflows.messages import number_token
 
@@ -101,10 +101,11 @@ def _box(axes: Axes, call: Call, center: float, color: str) -> None:
         corner = (left + shadow * _SHADOW, _BELOW + shadow * _SHADOW)
         style = {"facecolor": "white", "edgecolor": color, "linewidth": 1.4, "zorder": 3}
         axes.add_patch(FancyBboxPatch(corner, *_BOX, boxstyle="round,pad=0,rounding_size=0.1", **style))
-    title = call.name if call.copies == 1 else f"{call.name} x {call.copies}"
+    name = plain(call.name)
+    title = name if call.copies == 1 else f"{name} x {call.copies}"
     lines = [f"writes: {type(call.writes).__name__.lower()}"]
     if call.name != call.role:
-        lines.insert(0, f"role: {call.role}")
+        lines.insert(0, f"role: {plain(call.role)}")
     axes.text(center, _BELOW + 0.66, title, ha="center", va="center", fontsize=9, color=color, weight="bold", zorder=4)
     axes.text(center, _BELOW + 0.32, "\n".join(lines), ha="center", va="center", fontsize=7.5, color=INK, zorder=4)
 
@@ -123,7 +124,7 @@ def _loop(axes: Axes, loop: Loop, first: float, last: float) -> None:
     axes.add_patch(FancyBboxPatch(corner, *size, boxstyle="round,pad=0,rounding_size=0.1", **style))
     text = f"up to {loop.rounds} rounds" if loop.rounds > 1 else "one round"
     if loop.until is not None:
-        text += f", until {loop.until.call} says {loop.until.says}"
+        text += plain(f", until {loop.until.call} says {loop.until.says}", 120)
     axes.text((left + right) / 2, 0.2, text, ha="center", va="center", fontsize=8, color=INK)
 
 

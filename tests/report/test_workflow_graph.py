@@ -5,7 +5,7 @@ from PIL import Image
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.report import draw_workflow
-from jaxmarl_llm.workflows import PROBLEM, Call, Last, Slot, Solution, Workflow, make_workflow
+from jaxmarl_llm.workflows import PROBLEM, Call, Last, Loop, Slot, Solution, Until, Workflow, make_workflow
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,15 @@ def test_a_picture_shows_calls_and_what_they_read(tmp_path, workflow, texts, arr
         box = text.get_window_extent(renderer)
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
     assert np.asarray(Image.open(path).convert("L")).std() > 5
+
+
+def test_dollars_are_no_formulas(tmp_path):
+    # As a formula, which lacks a brace, it could not be drawn.
+    name = "$\\frac{$"
+    call = Call(f"role {name}", prompt=(PROBLEM,), writes=Solution(), name=name)
+    path = tmp_path / "x.png"
+    draw_workflow(Workflow(name, (Loop(call, rounds=2, until=Until(name, name)),), answer=Last(name)), path)
+    assert path.is_file()
 
 
 @pytest.mark.parametrize(
