@@ -13,10 +13,16 @@ from jaxmarl_llm.algorithms.divergence import kl_estimate
 from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
 from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.llm import Score, score
+from jaxmarl_llm.llm.distribution import LOWEST
 from jaxmarl_llm.workflows.bound import BoundWorkflow
 from jaxmarl_llm.workflows.graph import Call
 from jaxmarl_llm.workflows.rollout import CallSamples, allowed_mask
 from jaxmarl_llm.workflows.team import TeamPolicy
+
+# What an impossible token has lost of its log-probability, in nats: its true loss is infinite.
+EXCLUDED_NATS = 20.0
+# A larger difference of log-probabilities would overflow.
+_LARGEST_LOG_RATIO = 80.0
 
 
 @struct.dataclass
@@ -58,6 +64,19 @@ class LossWeights:
     value_clip: Any = 0.2
 
 
+def possible_log_prob(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """Log-probabilities in which tokens that have become impossible are as if `EXCLUDED_NATS` less likely than before.
+
+    Args:
+      log_prob: `[...]` float32, of the policy that is trained: the lowest number for an impossible token, see `score`.
+      old_log_prob: `[...]` float32, of the policy that drew them.
+
+    Returns:
+      `[...]` float32, finite sums of which are finite; constant in `log_prob` where a token is impossible.
+    """
+    return jnp.where(log_prob > LOWEST, log_prob, old_log_prob - EXCLUDED_NATS)
+
+
 def token_losses(
     log_prob: jax.Array,
     entropy: jax.Array,
@@ -68,6 +87,11 @@ def token_losses(
 ) -> dict[str, jax.Array]:
     """Clipped surrogate, anchor to the base policy (k3, as in Shao et al. 2024, eq. 4) and entropy bonus, per token.
 
+    A token that an update has put outside the `top_k` or `top_p` has the ratio 0 and no gradient. The divergence from
+    the base is one over what the policy writes, and has no part there. The divergence of the policy that acted is
+    infinite; it counts as that of a token that is `EXCLUDED_NATS` less likely, and so does a token that the base
+    excludes.
+
     Args:
       log_prob, entropy: `[..., M]` float32, of the policy that is trained.
       old_log_prob, base_log_prob: `[..., M]` float32, of the policy that acted and of the base policy.
@@ -75,13 +99,17 @@ def token_losses(
       weights: of the terms.
 
     Returns:
-      `[..., M]` each: `loss`, and what it is made of; `rollout_kl` and `clip_fraction` are not part of it.
+      `[..., M]` float32 each, finite: `loss`, and what it is made of; `rollout_kl` and `clip_fraction` are not part of
+      it.
     """
     advantage = jnp.broadcast_to(advantage, log_prob.shape)
     policy_loss = clipped_surrogate_loss(
         log_prob, old_log_prob, advantage, clip_low=weights.clip_low, clip_high=weights.clip_high
     )
-    base_kl = kl_estimate(log_prob, base_log_prob)
+    possible = possible_log_prob(log_prob, old_log_prob)
+    base_log_prob = possible_log_prob(base_log_prob, jax.lax.stop_gradient(possible))
+    near = jnp.maximum(possible, base_log_prob - _LARGEST_LOG_RATIO)
+    base_kl = jnp.where(log_prob > LOWEST, kl_estimate(near, base_log_prob), 0.0)
     ratio = jnp.exp(log_prob - old_log_prob)
     clipped = (ratio < 1.0 - weights.clip_low) | (ratio > 1.0 + weights.clip_high)
     return {
@@ -89,7 +117,7 @@ def token_losses(
         "policy_loss": policy_loss,
         "base_kl": base_kl,
         "entropy": entropy,
-        "rollout_kl": kl_estimate(old_log_prob, log_prob),
+        "rollout_kl": kl_estimate(old_log_prob, possible),
         "clip_fraction": clipped.astype(jnp.float32),
     }
 

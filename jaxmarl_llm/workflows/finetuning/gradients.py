@@ -17,7 +17,7 @@ from jaxmarl_llm.errors import unknown_name
 from jaxmarl_llm.llm import DecoderConfig
 from jaxmarl_llm.llm.devices import jit_replicated
 from jaxmarl_llm.llm.packing import Pack, score_pack
-from jaxmarl_llm.workflows.loss import LossWeights, token_losses
+from jaxmarl_llm.workflows.loss import LossWeights, possible_log_prob, token_losses
 
 RATIOS = ("token", "message")
 
@@ -53,7 +53,7 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
       weights: of the terms.
       penalty: weight of the divergence from the acting policy, in nats a message.
       ratio: `"token"`, each token's ratio is clipped (PPO, GRPO); `"message"`, the product over the tokens (TeamTR,
-        arXiv 2605.15207, algorithm 1).
+        arXiv 2605.15207, algorithm 1). Tokens that have become impossible are as in `token_losses`.
 
     Raises:
       UserError: unknown ratio.
@@ -66,7 +66,7 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
         value_loss = clipped_value_loss(scored.value, lessons.value, lessons.target, clip=weights.value_clip)
         by_token |= {"value_loss": value_loss, "loss": by_token["loss"] + weights.value * value_loss}
     parts = {name: masked_mean(part, mask, axis=-1) for name, part in by_token.items()}
-    difference = jnp.sum(jnp.where(mask, scored.log_prob - old, 0.0), axis=-1)
+    difference = jnp.sum(jnp.where(mask, possible_log_prob(scored.log_prob, old) - old, 0.0), axis=-1)
     if ratio == "message":
         of_message = clipped_surrogate_loss(
             difference,
@@ -115,7 +115,8 @@ def pack_gradient(
         settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         found = score_pack(config, upper, adapter, trunk, pack, **settings)
         parts = message_losses(found, pack.mask, lessons, weights, penalty, ratio)
-        written = -masked_mean(found.log_prob, pack.mask, axis=-1)
+        # What is not imitated may hold impossible tokens.
+        written = jnp.where(lessons.imitation > 0, -masked_mean(found.log_prob, pack.mask, axis=-1), 0.0)
         total = jnp.sum(lessons.weight * parts["loss"] + lessons.imitation * written)
         counts = (lessons.weight > 0).astype(jnp.float32)
         sums = {name: jnp.sum(counts * part) for name, part in parts.items()}

@@ -1,5 +1,6 @@
 """What fine-tuning tells of itself, as names and numbers. Axes: R roles, S samples, B episodes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_llm.algorithms.divergence import kl_estimate
+from jaxmarl_llm.llm.distribution import LOWEST
 from jaxmarl_llm.workflows.text.rollout import TextEpisodes
 
 
@@ -64,12 +66,14 @@ def message_divergence(old: Sequence[Any], new: Sequence[Any]) -> tuple[float, f
 
     Returns:
       `(d, k3)`: the mean over messages of the sum over tokens of `old - new` (TeamTR, arXiv 2605.15207, algorithm 1),
-      which is unbiased and may be negative; and of the estimate that cannot be, see `kl_estimate`.
+      which is unbiased and may be negative; and of the estimate that cannot be, see `kl_estimate`. Both are infinite where a token has become impossible.
     """
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(old, new, strict=True) if b is not None]
     if not pairs:
         return 0.0, 0.0
     before, after = (np.concatenate([pair[side] for pair in pairs]).astype(np.float32) for side in range(2))
+    if after.min(initial=0.0) <= LOWEST:
+        return math.inf, math.inf
     # Zeros add nothing, and few lengths are few programs.
     padding = (0, (1 << (len(before) - 1).bit_length()) - len(before))
     sums = _divergences(np.pad(before, padding), np.pad(after, padding))

@@ -12,13 +12,15 @@ from workflows.finetuning.toy_play import random_trainer
 
 from jaxmarl_llm.algorithms.policy_gradient.update import flatten
 from jaxmarl_llm.errors import UserError
-from jaxmarl_llm.llm import Decoder, join_adapters, score
+from jaxmarl_llm.llm import Decoder, Score, join_adapters, score
 from jaxmarl_llm.llm.config import LORA_TARGETS
+from jaxmarl_llm.workflows.finetuning.gradients import Lessons, message_losses
 from jaxmarl_llm.workflows.finetuning.model import AdaptedModel, adapt
 from jaxmarl_llm.workflows.finetuning.optimise import optimise, pack_roles, role_gradients
 from jaxmarl_llm.workflows.finetuning.replay import Example, with_examples
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.steps import plan
+from jaxmarl_llm.workflows.loss import LossWeights
 
 
 @pytest.fixture(scope="module")
@@ -239,3 +241,44 @@ def role_gradient_of(trainer, state, batch):
     packs = pack_roles(trainer, batch, range(len(batch.samples)))
     found, sums = role_gradients(trainer, state.adapters, batch, packs, np.zeros(2), 0.0)
     return np.asarray(found), sums
+
+
+def test_tokens_that_an_update_makes_impossible_leave_losses_and_gradients_finite():
+    # Of two completions of two tokens, the first has become impossible altogether, the second in part.
+    lowest = np.finfo(np.float32).min
+    mask = jnp.ones((1, 2, 2), bool)
+    log_prob = jnp.asarray([[[lowest, lowest], [-1.0, lowest]]])
+    old = jnp.full(mask.shape, -2.0)
+    lessons = Lessons(old, old, jnp.asarray([[[1.0, 1.0], [-1.0, -1.0]]]), jnp.ones((1, 2)), jnp.zeros((1, 2)))
+
+    @functools.partial(jax.jit, static_argnames="ratio")
+    def found(log_prob, ratio):
+        def total(log_prob):
+            scored = Score(log_prob, jnp.zeros(mask.shape), None)
+            parts = message_losses(scored, mask, lessons, LossWeights(), 0.5, ratio)
+            return jnp.sum(parts["loss"]), parts
+
+        return jax.grad(total, has_aux=True)(log_prob)
+
+    for ratio in ("token", "message"):
+        gradient, parts = found(log_prob, ratio)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradient, parts)))
+        assert np.all(np.asarray(gradient)[np.asarray(log_prob) == lowest] == 0)
+        # The acting policy's divergence counts as that of tokens 20 nats less likely, the base's has no part there.
+        np.testing.assert_allclose(parts["message_kl"], [[38.0, 19.0 + np.e - 2]], rtol=1e-5)
+        np.testing.assert_allclose(parts["base_kl"], [[0.0, np.exp(-1.0) / 2]], rtol=1e-5)
+    np.testing.assert_allclose(found(log_prob, "token")[1]["policy_loss"], [[0.0, (np.e + 0.8) / 2]], rtol=1e-5)
+
+
+def test_an_unlikely_imitated_token_does_not_overflow():
+    mask = jnp.ones((1, 1, 1), bool)
+    zero = jnp.zeros(mask.shape)
+    lessons = Lessons(zero, zero, zero, jnp.zeros((1, 1)), jnp.ones((1, 1)))
+
+    def total(log_prob):
+        return jnp.sum(
+            message_losses(Score(log_prob, zero, None), mask, lessons, LossWeights(), 0.0, "token")["loss"] * 0.0
+        )
+
+    value, gradient = jax.jit(jax.value_and_grad(total))(jnp.full(mask.shape, -200.0))
+    assert value == 0 and np.all(gradient == 0)

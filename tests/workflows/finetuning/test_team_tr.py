@@ -151,6 +151,7 @@ def test_divergences_against_sums_by_hand():
     expected = (-ratio.sum() / 2, (np.expm1(ratio) - ratio).sum() / 2)
     np.testing.assert_allclose(message_divergence(old, new), expected, rtol=1e-6)
     assert message_divergence([None], [None]) == (0.0, 0.0)
+    assert message_divergence(old[:1], [np.asarray([-1.0, np.finfo(np.float32).min])]) == (np.inf, np.inf)
     samples = [dataclasses.make_dataclass("Sample", ["episode"])(episode) for episode in (1, 0, 1)]
     np.testing.assert_allclose(episode_log_ratio(samples, old, new, 2), [0.0, 0.75])
 
