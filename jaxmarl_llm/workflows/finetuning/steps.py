@@ -119,6 +119,10 @@ def update_all(
         entropy,
         epochs=config.epochs,
     )
+    if config.epochs * config.minibatches == 1:
+        # Before the only step no policy has moved: what is left of these is rounding.
+        for name in ("message_kl", "message_log_ratio"):
+            steps.pop(name, None)
     if config.kl_coefficient and config.kl_target and "base_kl" in steps:
         penalty = next_penalty(trainer, penalty, steps["base_kl"], steps["learned_messages"])
     moved = np.asarray(
