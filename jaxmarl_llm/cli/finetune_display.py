@@ -22,7 +22,7 @@ from jaxmarl_llm.workflows.text.evaluation import TextEvaluation
 SECONDS_BETWEEN_LINES = 30.0
 # What the summary tells the seconds of, which is no part of an iteration.
 _ASIDE = {"loading_seconds": "loading", "evaluation_seconds": "evaluations", "warm_start_seconds": "warm start"}
-_EVALUATIONS = ("base", "best", "final")
+_EVALUATIONS = ("base", "imitated", "best", "final")
 # Episodes whose messages are kept to be read.
 _TRANSCRIPTS = 16
 
@@ -112,8 +112,12 @@ class TerminalWatcher(Watcher):
 
     def evaluated(self, iteration, evaluation):
         """Prints the accuracy."""
+        which = f"iteration {iteration}"
+        if not iteration and self._config.warm_start:
+            which += ", after the warm start" if self.evaluations else ", the base"
+            self._show("first episodes" if self.evaluations else "transcripts are imitated")
         self.evaluations.append((iteration, evaluation))
-        self.note(f"iteration {iteration}: held-out accuracy {with_interval(evaluation.accuracy, evaluation.interval)}")
+        self.note(f"{which}: held-out accuracy {with_interval(evaluation.accuracy, evaluation.interval)}")
 
     def note(self, text):
         """Prints a line above the bar."""
@@ -183,21 +187,27 @@ def _parts(lines: list[dict[str, Any]]) -> list[str]:
     return [name.removesuffix("_seconds") for name in names if name != "iteration_seconds"]
 
 
+def _shown(summary: dict[str, Any]) -> list[str]:
+    """The evaluations of a summary: without the team that has imitated, or the base, where there is none."""
+    return [name for name in _EVALUATIONS if name in summary]
+
+
 def _accuracies(summary: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("held out")
-    for name in ("iteration", "problems", "accuracy [95 % interval]", "points over base"):
+    shown = _shown(summary)
+    for name in ("iteration", "problems", "accuracy [95 % interval]", f"points over {shown[0]}"):
         table.add_column(name, justify="right")
-    for name in _EVALUATIONS:
+    for name in shown:
         found = summary[name]
-        gain = 100 * (found["accuracy"] - summary["base"]["accuracy"])
+        gain = 100 * (found["accuracy"] - summary[shown[0]]["accuracy"])
         accuracy = with_interval(found["accuracy"], found["interval"])
         table.add_row(
             name,
             str(found["iteration"]),
             str(found.get("problems", "")),
             accuracy,
-            "" if name == "base" else f"{gain:+.1f}",
+            "" if name == shown[0] else f"{gain:+.1f}",
         )
     return table
 
@@ -206,10 +216,10 @@ def _formats(summary: dict[str, Any]) -> Table:
     """How many messages of each call were in their format; nothing where an earlier version has not kept it."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("in their format")
-    for name in _EVALUATIONS:
+    for name in _shown(summary):
         table.add_column(name, justify="right")
     for call in summary["final"]["format_rate"]:
-        rates = [summary[name].get("format_rate", {}).get(call) for name in _EVALUATIONS]
+        rates = [summary[name].get("format_rate", {}).get(call) for name in _shown(summary)]
         table.add_row(call, *("" if rate is None else f"{rate:.3f}" for rate in rates))
     return table
 

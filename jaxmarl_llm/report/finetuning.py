@@ -69,7 +69,10 @@ def _accuracy(metrics: RunMetrics) -> Figure | None:
         _, interval = _curve(metrics, "evaluation", "interval")
         low, high = np.reshape(interval, (len(interval), 2)).T
         axes.fill_between(iterations, low, high, color=COLORS[0], alpha=0.18, linewidth=0)
-        axes.axhline(float(accuracy[0, 0]), color="#999999", linewidth=0.9, linestyle=":", label="base")
+        # Earlier versions did not play the base before a warm start.
+        is_base = not metrics.config.get("warm_start") or np.sum(iterations == 0) > 1
+        label = "base" if is_base else "after the warm start"
+        axes.axhline(float(accuracy[0, 0]), color="#999999", linewidth=0.9, linestyle=":", label=label)
         drawn = True
     if not drawn:
         return None

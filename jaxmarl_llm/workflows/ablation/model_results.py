@@ -36,7 +36,7 @@ def cell_of_runs(
     for folder in folders:
         _check_lines(folder)
     runs = [read_metrics(folder) for folder in folders]
-    lines = [run.lines["evaluation"] for run in runs]
+    lines = [_of_each_update(run.lines["evaluation"]) for run in runs]
     train = [run.lines["train"] for run in runs]
     diagnostics = [_diagnostics(run, roles, policies) for run in runs]
     shapes = {name: curve.shape for of_run in diagnostics for name, curve in of_run.items()}
@@ -74,6 +74,11 @@ def _check_lines(folder: Path) -> None:
                 f"lines of {folder / 'metrics.jsonl'} are lost or damaged: restore it from a copy, or remove {folder} "
                 "and resume the ablation, which then trains that run anew"
             )
+
+
+def _of_each_update(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first evaluation of each update: that of the base, where a warm start has another one beside it."""
+    return [line for number, line in enumerate(lines) if all(one["update"] != line["update"] for one in lines[:number])]
 
 
 def _stack(by_seed: Sequence[Any]) -> np.ndarray:

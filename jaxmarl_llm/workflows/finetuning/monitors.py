@@ -66,7 +66,8 @@ def message_divergence(old: Sequence[Any], new: Sequence[Any]) -> tuple[float, f
 
     Returns:
       `(d, k3)`: the mean over messages of the sum over tokens of `old - new` (TeamTR, arXiv 2605.15207, algorithm 1),
-      which is unbiased and may be negative; and of the estimate that cannot be, see `kl_estimate`. Both are infinite where a token has become impossible.
+      which is unbiased and may be negative; and of the estimate that cannot be, see `kl_estimate`. Both are infinite
+      where a token has become impossible.
     """
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(old, new, strict=True) if b is not None]
     if not pairs:

@@ -68,8 +68,10 @@ class FinetuneResult:
       folder: of the run.
       trainer: the team.
       state: after the last iteration.
-      evaluations: `(iteration, accuracy, (low, high))` in order.
-      summary: what `summary.json` holds.
+      evaluations: `(iteration, accuracy, (low, high))` in order; with a warm start two of iteration 0, before it and
+        after it.
+      summary: what `summary.json` holds: evaluations of the base, of the team that has imitated a warm start, the best
+        and the last one; earlier versions did not play the base before a warm start.
     """
 
     folder: Path
@@ -231,9 +233,10 @@ class _Run:
         if sandbox:
             self.watcher.note(f"code runs in the sandbox '{sandbox}'")
         if start is None:
+            self._evaluate()
             if examples:
                 self._warm_start(examples)
-            self._evaluate()
+                self._evaluate()
             self._save()
 
     def run(self, stop: StopSignal) -> FinetuneResult:
@@ -260,16 +263,26 @@ class _Run:
             if last or self.iteration % config.checkpoint_every == 0:
                 self._save()
         last = len(self.evaluations) - 1
-        best = max(range(last + 1), key=lambda number: self.evaluations[number][1])
+        start = self._start
+        best = max(range(start, last + 1), key=lambda number: self.evaluations[number][1])
+        shown = {"imitated": start} if config.warm_start else {}
+        if start or not config.warm_start:
+            # Earlier versions did not play the base of a warm start.
+            shown = {"base": 0} | shown
         summary = {
             "iterations": self.iteration,
             "episodes": int(self.state.episodes),
             "seconds": round(self.seconds, 1),
             **{f"{name}_seconds": round(value, 1) for name, value in self.times.items()},
-            **{name: self._described(one) for name, one in (("base", 0), ("best", best), ("final", last))},
+            **{name: self._described(one) for name, one in (shown | {"best": best, "final": last}).items()},
         }
         write_whole(self.folder / SUMMARY_FILE, json.dumps(plain(summary), indent=2) + "\n")
         return FinetuneResult(self.folder, self.trainer, self.state, self.evaluations, summary)
+
+    @property
+    def _start(self) -> int:
+        """The number of the evaluation that the best is looked for from: the last one before the first iteration."""
+        return sum(iteration == 0 for iteration, _, _ in self.evaluations) - 1
 
     def _described(self, number: int) -> dict[str, Any]:
         """An evaluation, as the summary tells of it."""
@@ -310,8 +323,8 @@ class _Run:
         found = self.trainer.evaluate(self.state)
         spent = time.perf_counter() - begin
         self.times["evaluation"] += spent
-        is_best = all(found.accuracy > accuracy for _, accuracy, _ in self.evaluations)
         self.evaluations.append((self.iteration, found.accuracy, found.interval))
+        is_best = all(found.accuracy > accuracy for _, accuracy, _ in self.evaluations[self._start : -1])
         formats = plain({call: of_call["format_ok"] for call, of_call in found.report["calls"].items()})
         self.details.append({"problems": found.episodes.num_problems, "format_rate": formats})
         values = {

@@ -22,7 +22,7 @@ from jaxmarl_llm.workflows.finetuning.replay import Example, draw, remember
 from jaxmarl_llm.workflows.finetuning.run import Watcher, finetune, iterate, load_finetuned
 from jaxmarl_llm.workflows.finetuning.state import init_state
 from jaxmarl_llm.workflows.finetuning.swap import swap_agent
-from jaxmarl_llm.workflows.text import EpisodeRecord, StepRecord
+from jaxmarl_llm.workflows.text import EpisodeRecord, StepRecord, write_transcripts
 
 REPLAY = {"trust_region": "grpo", "replay_capacity": 7, "replay_weight": 0.5, "replay_messages": 3}
 
@@ -201,6 +201,53 @@ def test_a_run_whose_transcripts_are_refused_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match="cannot read transcripts"):
         run(tmp_path / "run", trainer)
     assert not (tmp_path / "run").exists()
+
+
+def warm(folder, **settings):
+    """A trainer that begins with transcripts."""
+    path = folder / "said.jsonl"
+    step = StepRecord("solver", ({"role": "user", "content": "0#"},), "1", reward=1.0)
+    write_transcripts(path, [EpisodeRecord((step,))])
+    return random_trainer(
+        iterations=2, trust_region="grpo", sharing="shared", warm_start=str(path), warm_start_updates=1, **settings
+    )
+
+
+def test_the_base_is_evaluated_before_the_warm_start_and_the_imitated_team_after_it(tmp_path):
+    trainer = warm(tmp_path)
+    whole = run(tmp_path / "whole", trainer)
+    # The toy's accuracy is a tenth of the updates of its policies.
+    assert [one[:2] for one in whole.evaluations] == [(0, 0.0), (0, 0.1), (2, pytest.approx(0.3))]
+    summary = whole.summary
+    assert (summary["base"]["accuracy"], summary["imitated"]["accuracy"], summary["best"]["iteration"]) == (0, 0.1, 2)
+    lines = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["update"], line["accuracy"]) for line in lines if line["kind"] == "evaluation"][:2] == [
+        (0, [0.0]),
+        (0, [0.1]),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", trainer, watcher=Stop(1))
+    cut = run(tmp_path / "cut", trainer, resume=True)
+    for one, other in zip(stored(whole.state), stored(cut.state), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert whole.evaluations == cut.evaluations and "imitated" in cut.summary
+
+
+def test_a_warm_start_of_an_earlier_version_has_no_base(tmp_path, monkeypatch):
+    trainer, save = warm(tmp_path, evaluate_every=1), checkpoints.save
+
+    def earlier(folder, iteration, state, progress, *rest):
+        kept = {name: progress[name][1:] for name in ("curve", "details")}
+        return save(folder, iteration, state, progress | kept, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoints, "save", earlier)
+        run(tmp_path / "run", trainer, watcher=Stop(1))
+    found = run(tmp_path / "run", trainer, resume=True)
+    assert "base" not in found.summary and found.summary["imitated"]["accuracy"] == 0.1
+    assert (found.summary["best"]["iteration"], [one[0] for one in found.evaluations]) == (2, [0, 1, 2])
+    _, best = load_finetuned(found.folder, "best", trainer)
+    assert int(best.iteration) == 2
 
 
 @pytest.mark.wide
