@@ -1,8 +1,11 @@
 """How much memory generation and gradients take, estimated before anything is allocated."""
 
+import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +23,8 @@ from jaxmarl_llm.llm.vocabulary import BLOCK
 _LOGIT_COPIES, _LIMITED_COPIES = 6, 8
 # An unstacked body is kept between calls where it takes at most this part of the memory.
 _KEPT_PART = 1 / 4
+# Of control groups, version 2 and version 1: what a container may take.
+_CONTAINER_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,9 @@ def generation_memory(
       group: G, completions of each prompt.
       kept: bytes of the body that `unstack` gave, where it is used and the body is kept too.
       platform: of the devices, such as `"cpu"` or `"gpu"`; the present ones' by default.
+
+    Returns:
+      Bytes of one device that has all parameters.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
     rows, tokens = prompts * group, prompts * prompt_length
@@ -123,6 +131,9 @@ def gradient_memory(
       candidates: K, the most tokens that any of them may be where `score_among` is told which; 0 where it is not.
       kept: bytes that others keep meanwhile, such as a sampler, see `kept_bytes`.
       platform: as for `generation_memory`.
+
+    Returns:
+      Bytes of one device that has all parameters.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
     length = prompt_length + copies * (new_tokens - 1)
@@ -190,11 +201,28 @@ def kept_bytes(config: DecoderConfig, body: Any, rows: int) -> int:
 
 
 def available_memory() -> float:
-    """Bytes of memory of one device, of the machine for a CPU; infinite where it is not known."""
+    """Bytes of memory of one device; infinite where it is not known.
+
+    For a CPU it is the device's part of the machine's memory, or of what its container may take of it.
+    """
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / jax.local_device_count()
+        return machine_memory() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit", math.inf)
+
+
+def machine_memory(limits: Sequence[Path] = _CONTAINER_LIMITS) -> int:
+    """Bytes of memory of the machine, or less where a container has a limit.
+
+    Args:
+      limits: files that hold a number of bytes; those that are not there, or hold no number (`max`), limit nothing.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        # Where there is no limit, version 1 has a number above all memory.
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(path.read_text()))
+    return min(found)
 
 
 def _size(dtype: str) -> int:

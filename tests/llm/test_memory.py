@@ -11,7 +11,7 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, generate
 from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.devices import model_mesh, num_shards
-from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory
+from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, machine_memory
 
 CONFIG = DecoderConfig(
     vocab_size=3001,
@@ -87,3 +87,17 @@ def test_copies_are_no_shards():
     placed = {"kernel": jax.device_put(params["kernel"], split), "scale": jax.device_put(params["scale"], whole)}
     assert num_shards(placed) == 70 / 40
     assert num_shards(jax.device_put(params, whole)) == num_shards(params) == num_shards({"scale": 1.0}) == 1
+
+
+def test_a_container_may_take_less_than_the_machine_has(tmp_path):
+    whole = machine_memory(())
+    limits = [tmp_path / name for name in ("memory.max", "memory.limit_in_bytes", "missing")]
+    for texts, expected in (
+        (("max\n", "9223372036854771712\n"), whole),
+        (("12345678\n", "9223372036854771712\n"), 12345678),
+        (("max\n", "2345678\n"), 2345678),
+        (("", "no number"), whole),
+    ):
+        for path, text in zip(limits, texts, strict=False):
+            path.write_text(text)
+        assert machine_memory(limits) == expected
