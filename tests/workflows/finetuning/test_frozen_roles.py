@@ -49,6 +49,7 @@ def moved(before, after):
             {"trust_region": "ppo", "replay_weight": 0.1, "replay_capacity": 50, "replay_messages": 5},
             marks=pytest.mark.slow,
         ),
+        {"trust_region": "grpo", "epochs": 2},
     ],
     ids=lambda settings: settings["trust_region"],
 )
