@@ -91,13 +91,28 @@ def merge_adapter(config: DecoderConfig, body: Mapping[str, Any], adapters: Mapp
       index: of the adapter, below P.
 
     Returns:
-      A body; the value head is left out.
+      A body, leaves in their dtypes; the value head is left out, so that adapters that are value heads alone change
+      nothing.
+
+    Raises:
+      UserError: `index` is no whole number from 0 to P - 1.
     """
     return _change(config, body, adapters, index, lambda kernel, change: kernel + change)
 
 
 def unmerge_adapter(config: DecoderConfig, body: Mapping[str, Any], adapters: Mapping[str, Any], index: int) -> dict:
-    """The body that `merge_adapter` started from, up to rounding; arguments likewise."""
+    """The body that `merge_adapter` started from, up to rounding.
+
+    Args:
+      config, adapters, index: as they were merged.
+      body: of `merge_adapter`.
+
+    Returns:
+      A body, leaves in their dtypes.
+
+    Raises:
+      UserError: `index` is no whole number from 0 to P - 1.
+    """
     return _change(config, body, adapters, index, lambda kernel, change: kernel - change)
 
 
@@ -110,7 +125,8 @@ def _change(config: DecoderConfig, body, adapters, index, apply: Callable) -> di
     check_whole("index of the adapter", index, at_least=0)
     if index >= config.num_adapters:
         raise UserError(f"there is no adapter {index}: they run from 0 to {config.num_adapters - 1}")
-    scale = config.lora_alpha / config.lora_rank
+    # Without a rank there are value heads alone, which are no part of the body.
+    scale = config.lora_alpha / max(config.lora_rank, 1)
 
     def walk(body, adapters):
         changed = dict(body)

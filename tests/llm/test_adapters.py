@@ -206,3 +206,13 @@ def test_scaled_angles_follow_their_definition():
             smooth = (64 / length - 1.0) / (4.0 - 1.0)
             frequency = (1 - smooth) * frequency / 8.0 + smooth * frequency
         np.testing.assert_allclose(found[0][0, 0, 0, pair], np.cos(3 * frequency), atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [merge_adapter, unmerge_adapter])
+def test_value_heads_alone_change_no_body(change):
+    config = dataclasses.replace(PLAIN, num_adapters=2, value_head=True)
+    body, adapters = {"norm": {"scale": jnp.ones(11)}}, {"value_output": {"kernel": jnp.ones((2, 11, 1))}}
+    assert jax.tree.leaves(change(config, body, adapters, 1))[0] is body["norm"]["scale"]
+    for index, message in ((2, "there is no adapter 2"), (-1, "at least 0"), (1.0, "whole number")):
+        with pytest.raises(UserError, match=message):
+            change(config, body, adapters, index)
