@@ -22,8 +22,8 @@ from jaxmarl_llm.llm import Decoder, DecoderConfig, generate
 from jaxmarl_llm.llm.adapters import split_adapters
 from jaxmarl_llm.llm.checkpoints.hf_config import read_config
 from jaxmarl_llm.llm.memory import generation_memory, gradient_memory
+from jaxmarl_llm.llm.packing import Pack
 from jaxmarl_llm.workflows.finetuning.gradients import Lessons, pack_gradient
-from jaxmarl_llm.workflows.finetuning.model import Pack
 from jaxmarl_llm.workflows.loss import LossWeights
 
 QWEN3 = {"vocab_size": 151936, "head_dim": 128, "num_kv_heads": 8, "qk_norm": True, "rope_base": 1e6}
@@ -98,7 +98,7 @@ def check(batch: int, prompt: int, copies: int, new: int, top_k: int) -> dict:
         functools.partial(pack_gradient.__wrapped__, config, ratio="token", temperature=1.0, top_k=top_k),
         body,
         adapter,
-        shape((batch, prompt + copies * (new - 1), config.hidden_size), jnp.float32),
+        None,
         Pack(*integers, shape((batch, copies, new), bool)),
         Lessons(tokens, tokens, tokens, message, message),
         LossWeights(0.2, 0.28, 0.0, 0.0, 0.5, 0.2),

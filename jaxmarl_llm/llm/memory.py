@@ -20,7 +20,7 @@ from jaxmarl_llm.llm.unstacking import unstacks
 from jaxmarl_llm.llm.vocabulary import BLOCK
 
 # Copies of the logits, in float32, that a gradient makes: of all tokens, or of those that limits leave.
-_LOGIT_COPIES, _LIMITED_COPIES = 6, 8
+_LOGIT_COPIES, _LIMITED_COPIES = 6, 9
 # An unstacked body is kept between calls where it takes at most this part of the memory.
 _KEPT_PART = 1 / 4
 # Of control groups, version 2 and version 1: what a container may take.
