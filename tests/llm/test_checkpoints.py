@@ -1,6 +1,7 @@
 """Checkpoints against their files read and written by other libraries, round trips, and bad input."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ from toy_models import SCALING, SIZES, assert_same, make_model
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.checkpoints import fingerprint, load_model, parameter_shardings, save_model
+from jaxmarl_llm.llm.checkpoints import model as model_module
 from jaxmarl_llm.llm.checkpoints import sources as sources_module
+from jaxmarl_llm.llm.checkpoints.model import leaf_digest
 from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
 
 
@@ -129,6 +133,24 @@ def test_fingerprint_tells_models_apart(tmp_path):
     assert model.with_params(changed).fingerprint == fingerprint(model.config, changed)
     other = dataclasses.replace(model.config, rope_base=701.0)
     assert fingerprint(other, model.params) != model.fingerprint
+
+
+@pytest.mark.parametrize("shape", [(3,), (4096,), (4097,), (7, 31, 41), (2, 3, 4099), (8191,), (12288, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fingerprints_are_those_of_whole_arrays(shape, dtype):
+    array = np.random.default_rng(3).normal(size=shape).astype(jnp.dtype(dtype))
+    flat = array.reshape(-1)
+    sample = flat[:: max(1, flat.size // 4096)].astype(ml_dtypes.bfloat16)
+    expected = hashlib.sha256(b"layers/norm" + sample.tobytes()).hexdigest()
+    for leaf in (array, jnp.asarray(array)):
+        assert leaf_digest(("layers", "norm"), leaf) == expected
+
+
+def test_a_fingerprint_takes_few_numbers_from_the_device(monkeypatch):
+    taken = []
+    monkeypatch.setattr(model_module, "on_host", lambda leaf: taken.append(leaf.size) or np.asarray(leaf))
+    leaf_digest(("a",), jnp.zeros((3, 70001)))
+    assert taken == [len(range(0, 210003, 51))]
 
 
 def test_max_length(tmp_path, folder):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -65,15 +66,23 @@ class LanguageModel:
 
 def fingerprint(config: DecoderConfig, params: Any) -> str:
     """The fingerprint of a decoder with stacked layers; for parameters that have changed since they were loaded."""
-    return combined(config, (leaf_digest(path, on_host(leaf)) for path, leaf in leaves(params)))
+    return combined(config, (leaf_digest(path, leaf) for path, leaf in leaves(params)))
 
 
-def leaf_digest(path: tuple[str, ...], array: np.ndarray) -> str:
-    """What one parameter contributes to a fingerprint."""
-    flat = array.reshape(-1)
+def leaf_digest(path: tuple[str, ...], array: np.ndarray | jax.Array) -> str:
+    """What one parameter contributes to a fingerprint; of an array on devices only some numbers leave them."""
+    chosen = np.arange(0, array.size, max(1, array.size // _SAMPLES))
+    # By places on each axis, since an index of a whole array may be too large for 32 bits.
+    places = np.unravel_index(chosen, array.shape)
+    sample = on_host(_at(array, places)) if isinstance(array, jax.Array) else array[places]
     # Rounded, so that a model is the same in both dtypes.
-    sample = flat[:: max(1, flat.size // _SAMPLES)].astype(ml_dtypes.bfloat16)
-    return hashlib.sha256("/".join(path).encode() + sample.tobytes()).hexdigest()
+    return hashlib.sha256("/".join(path).encode() + sample.astype(ml_dtypes.bfloat16).tobytes()).hexdigest()
+
+
+# Jitted, since several processes may share the array.
+@jax.jit
+def _at(array: jax.Array, places: tuple[np.ndarray, ...]) -> jax.Array:
+    return array[places]
 
 
 def combined(config: DecoderConfig, digests: Iterable[str]) -> str:
