@@ -29,6 +29,7 @@ class RopeScaling:
       factor: by which slow angles turn slower still.
       low_frequency_factor, high_frequency_factor: angles that turn less often than the first in `original_max_length`
         tokens are slowed down, those that turn more often than the second stay, and between them it is interpolated.
+        The second is above the first.
       original_max_length: context of the first training, in tokens.
     """
 

@@ -61,8 +61,7 @@ def rotary_frequencies(head_dim: int, base: float, scaling: RopeScaling | None =
         return frequency
     turns = scaling.original_max_length * frequency / (2 * np.pi)
     span = scaling.high_frequency_factor - scaling.low_frequency_factor
-    kept = (turns - scaling.low_frequency_factor) / span if span else turns >= scaling.low_frequency_factor
-    kept = jnp.clip(kept, 0.0, 1.0)
+    kept = jnp.clip((turns - scaling.low_frequency_factor) / span, 0.0, 1.0)
     return (1.0 - kept) * frequency / scaling.factor + kept * frequency
 
 

@@ -122,13 +122,21 @@ def dense(
       rank: of an adapter, see `AdaptedDense`; 0 for none.
       turned: the kernel is `[features, inputs]`; not together with an adapter.
       **settings: other fields of `nn.Dense`, such as `name`, `dtype` and `param_dtype`; those of `AdaptedDense`.
+
+    Returns:
+      A layer from `[..., inputs]` to `[..., features]`, in the promoted dtype unless `dtype` is set: `nn.Dense`,
+      `AdaptedDense` with a rank, which also takes what each row has chosen, or `TurnedDense`.
+
+    Raises:
+      ValueError: an adapter on a turned kernel.
     """
+    if rank and turned:
+        raise ValueError(f"a layer has an adapter or a turned kernel, not both: got rank={rank} and turned=True")
+    if turned:
+        return TurnedDense(features, use_bias, kernel_init=kernel_init, **settings)
     # With several batch axes XLA's CPU compiler transposes an operand of the kernel's gradient element by element:
     # the gradient of a whole network then takes a fifth to a third longer.
-    if rank:
-        layer = functools.partial(AdaptedDense, rank=rank)
-    else:
-        layer = TurnedDense if turned else nn.Dense
+    layer = functools.partial(AdaptedDense, rank=rank) if rank else nn.Dense
     return layer(features, use_bias, kernel_init=kernel_init, dot_general=_merged_dot_general, **settings)
 
 

@@ -206,6 +206,8 @@ def test_scaled_angles_follow_their_definition():
             smooth = (64 / length - 1.0) / (4.0 - 1.0)
             frequency = (1 - smooth) * frequency / 8.0 + smooth * frequency
         np.testing.assert_allclose(found[0][0, 0, 0, pair], np.cos(3 * frequency), atol=1e-6)
+    with pytest.raises(UserError, match="high_frequency_factor must be above 1"):
+        dataclasses.replace(scaling, high_frequency_factor=1.0)
 
 
 @pytest.mark.parametrize("change", [merge_adapter, unmerge_adapter])

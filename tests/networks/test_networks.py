@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from jaxmarl_llm.envs.spaces import Box, MultiDiscrete
 from jaxmarl_llm.networks import (
@@ -15,6 +16,7 @@ from jaxmarl_llm.networks import (
     build_actor_critic,
     one_hot_factors,
 )
+from jaxmarl_llm.networks.dense import dense
 
 
 def test_factored_input_equals_dense_on_one_hot(key):
@@ -29,6 +31,17 @@ def test_factored_input_equals_dense_on_one_hot(key):
     np.testing.assert_array_equal(one_hot_factors(x, sizes), one_hot)
     kernel, bias = params["params"]["Dense_0"]["kernel"], params["params"]["Dense_0"]["bias"]
     np.testing.assert_allclose(module.apply(params, x), one_hot @ np.asarray(kernel) + np.asarray(bias), atol=1e-5)
+
+
+def test_turned_layers_are_dense_ones_and_take_no_adapter(key):
+    x = jax.random.normal(key, (2, 3, 5))
+    plain, turned = (dense(7, nn.initializers.lecun_normal(), turned=turned) for turned in (False, True))
+    params = plain.init(key, x)["params"]
+    swapped = {"kernel": params["kernel"].T, "bias": params["bias"]}
+    expected = plain.apply({"params": params}, x)
+    np.testing.assert_allclose(turned.apply({"params": swapped}, x), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="rank=2 and turned=True"):
+        dense(7, nn.initializers.lecun_normal(), rank=2, turned=True)
 
 
 def test_dense_input_reads_a_tree_of_any_shapes(key):
