@@ -164,7 +164,10 @@ def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> 
       preset: `"tiny"`, `"small"`, `"base"` or `"medium"`.
       vocab_size: V.
       max_length: most tokens of a sequence.
-      **changes: any other fields of `DecoderConfig`.
+      **changes: any other fields of `DecoderConfig`; they go before the preset's.
+
+    Returns:
+      A configuration, its embeddings tied and its dtypes float32 unless `changes` say otherwise.
 
     Raises:
       UserError: unknown preset or field, or sizes that do not fit together.

@@ -62,6 +62,10 @@ def init_cache(config: DecoderConfig, batch: int, length: int, dtype: str | None
       length: S, number of slots.
       dtype: of keys and values; the configuration's by default.
 
+    Returns:
+      A cache of no filled slot: keys and values `[B, K, S, D]` of 0, one of each a layer, or `[num_layers, B, K, S, D]`
+      with `scan_layers`; `valid` `[B, S]` false.
+
     Raises:
       ValueError: no sequence, or no slot.
     """

@@ -54,15 +54,16 @@ class DecoderLayer(nn.Module):
 
         Args:
           x: `[B, L, E]` float.
-          angles: of the tokens' positions.
-          masks: of the blocks that `grouped_attention` is to go over, the tokens' own last.
+          angles: of the tokens' positions, cosine and sine `[B, L, 1, D]` float32 of `rotary_angles`.
+          masks: of the blocks that `grouped_attention` is to go over, the tokens' own last: `[B / G, L or 1, S]` bool
+            each, the slots of a block that each token attends to.
           chosen: `[B, P]` float, 1 at each row's adapter, or None.
           start: `[]` int32, the slot of the first token in the last of the caches, where they are to be written into
             it; None where they are a block of their own.
-          stored: `(keys, values)` `[B, K, S, D]` of each cache; none where the slots are the tokens themselves.
+          stored: `(keys, values)` `[B / G, K, S, D]` of each cache; none where the slots are the tokens themselves.
 
         Returns:
-          `(x, (keys, values))`, those of the last block.
+          `(x, (keys, values))`: `[B, L, E]`, and `[B, K, S, D]` of the last block.
         """
         config = self.config
         out_scale = 1.0 / math.sqrt(2 * config.num_layers)

@@ -44,7 +44,7 @@ def score(
     constraint: TokenAutomaton | RowConstraints | None = None,
     adapter: jax.Array | None = None,
 ) -> Score:
-    """Scores completions in one pass; differentiable in `params`.
+    """Scores completions in one pass; differentiable in `params`, in reverse mode alone (`jax.grad`, not `jax.jvp`).
 
     With the settings of the `generate` that drew them the log-probabilities are the same up to rounding. A token that
     has become impossible since (outside the `top_k` or `top_p` after an update, say) has the lowest finite
@@ -60,6 +60,10 @@ def score(
       temperature, top_k, top_p, allowed, constraint: as in `generate`. With one automaton for all rows, M is the
         `max_new_tokens` that they were drawn with.
       adapter: `[B]` int32, the number of each row's adapter; None without them.
+
+    Returns:
+      A `Score`, float32 whatever the decoder's dtype: `log_prob` and `entropy` `[B, M]`, in nats, under what the
+      settings allow; `value` `[B, M]` or None. 0 where `completion_mask` does not hold.
 
     Raises:
       ValueError: shapes that do not fit, more tokens than the decoder's `max_length`, or, where they are not traced,

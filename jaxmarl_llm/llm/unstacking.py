@@ -26,7 +26,11 @@ def unstack(module: Decoder, params: Mapping[str, Any], rows: int) -> tuple[Deco
 
     Returns:
       `(module, params)`, of which the parameters take as much memory again; as they were for layers that are not
-      stacked, and on other platforms.
+      stacked, and on other platforms. Each layer has its own `layers_0`, `layers_1`, ..., with a kernel for all
+      projections of the same vectors, see `lay_out`: for one row `query_key_value_0` is `[E, (H + 2 K) D]` and
+      `gate_up_0` `[E, 2 F]` (F being the `intermediate_size`), else both halves of their outputs are apart and
+      turned, such as `gate_up_0` and `gate_up_1` `[F, E]`. The output's kernel is `[E, V]` for one row, tied or not,
+      else `[V, E]`, or the embedding where it is tied.
     """
     if not unstacks(module.config):
         return module, params

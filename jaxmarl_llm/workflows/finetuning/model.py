@@ -131,11 +131,15 @@ def adapt(
 
     Args:
       config: of the body, with `scan_layers`.
-      body: parameters without adapters.
-      num_policies: P.
+      body: parameters without adapters, leaves of the layers `[num_layers, ...]`; kept, not copied.
+      num_policies: P, at least 1.
       rank, alpha, targets: of the adapters, see `DecoderConfig`.
       trained_layers: K, how many of the last layers have adapters; 0 for all.
       value_head: each policy has one.
+
+    Returns:
+      A model whose adapters have leaves `[P, K, ...]` float32 in the layers; where layers lie below the trained ones,
+      it holds a copy of the K trained ones.
 
     Raises:
       UserError: layers that are not stacked, more trained layers than there are, or a rank above the model's width.

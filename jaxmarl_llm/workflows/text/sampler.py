@@ -142,19 +142,22 @@ class Sampler:
         top_k: int = 0,
         constraints: Sequence[TokenConstraint | None] | None = None,
     ) -> Sampled:
-        """Draws replies.
+        """Draws `group` replies to each prompt.
 
         The number of programs is bounded: lengths and numbers of prompts are rounded up to a few sizes.
 
         Args:
-          prompts: U lists of tokens.
+          prompts: U lists of tokens, each at least one.
           adapter: U policy indices.
-          key: of all rows, whose random numbers depend on it and on their number alone.
+          key: of all rows, whose random numbers depend on it and on their number alone; consumed.
           max_new_tokens: M.
-          group: G.
-          row: `[B]` int32, the rows' numbers; `0 ... B - 1` by default.
+          group: G, replies to each prompt, which is computed once for all of them.
+          row: `[B]` int32 with B = U G, the rows' numbers; `0 ... B - 1` by default.
           temperature, top_p, top_k: of the distribution; temperature 0 for the likeliest token.
           constraints: U, what the replies to a prompt may be; None, for one or for all, for anything.
+
+        Returns:
+          NumPy arrays: `tokens` and `log_prob` `[B, M]`, `length` `[B]`; rows of one prompt adjacent.
 
         Raises:
           UserError: no prompt, one that leaves no room for M tokens, a temperature out of range, more than fits into
