@@ -72,14 +72,28 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses what YAML calls an error and the library lets pass: of two equal keys the first one would be lost."""
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise ValueError(f"'{key.value}' is there twice, again in line {key.start_mark.line + 1}")
+                seen.add((key.tag, key.value))
+        return node
+
+
 def parse_yaml(text: str | bytes) -> Any:
     """What a YAML text holds.
 
     Raises:
-      ValueError: it is none, in one line; or lists or mappings lie in one another too deep.
+      ValueError: it is none, in one line; a mapping has a key twice; or lists or mappings lie in one another too deep.
     """
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except _NO_YAML as error:

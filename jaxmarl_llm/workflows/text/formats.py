@@ -94,6 +94,8 @@ class RoleFormat:
             if name not in (*_ALWAYS, *sources):
                 raise unknown_name(f"placeholder in the format of call '{call.name}'", name, (*_ALWAYS, *sources))
         for name in self.blocks:
+            if not sources:
+                raise UserError(f"call '{call.name}' reads no other call: leave its block '{name}' out")
             if name not in sources:
                 raise unknown_name(f"block in the format of call '{call.name}', which does not read it,", name, sources)
         if "problem" not in self.placeholders and any(slot.of == "problem" for slot in call.slots):

@@ -56,7 +56,15 @@ def test_a_file_of_one_s_own(tmp_path):
             "unknown placeholder in the format of call 'generator'",
         ),
         ("single: {generator: {user: '{problem}', block: a}}", "unknown field of .* 'block': did you mean blocks"),
-        ("single: {generator: {user: '{problem}', blocks: {evaluator: a}}}", "does not read it"),
+        (
+            "single: {generator: {user: '{problem}', blocks: {evaluator: a}}}",
+            "'generator' reads no other call: leave .*'evaluator' out",
+        ),
+        (
+            "single: {generator: {user: '{problem}'}}\nvoting: {}\nsingle: {generator: {user: 'a {problem}'}}",
+            "is no YAML: 'single' is there twice, again in line 3",
+        ),
+        ("single:\n  generator:\n    user: '{problem}'\n    user: a", "'user' is there twice, again in line 4"),
         ("single: {generator: {user: '{problem}', blocks: {evaluator: '{txt}'}}}", "'txt': did you mean text"),
         ("single: {generator: {user: 3}}", "user of a format must be text"),
         ("single: {generater: {user: '{problem}'}}", "'generater': did you mean generator"),
