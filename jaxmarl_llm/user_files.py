@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from jaxmarl_llm.errors import UserError
 
+TOO_LONG = f"a number has more than {sys.get_int_max_str_digits()} digits"
 _NO_YAML = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError)
 
 
@@ -60,16 +62,25 @@ def file_bytes(path: str | os.PathLike, what: str) -> bytes:
         raise UserError(f"cannot read {what} from {found}: {error.strerror or error}") from None
 
 
+def is_long_number(error: Exception) -> bool:
+    """Whether an error is about a number of more digits than Python reads, with advice for who wrote the program."""
+    return "set_int_max_str_digits" in str(error) or "huge integer literals" in str(error)
+
+
 def parse_json(text: str | bytes) -> Any:
     """What a JSON text holds.
 
     Raises:
-      ValueError: it is none, or lists or objects lie in one another too deep.
+      ValueError: it is none, lists or objects lie in one another too deep, or a number is too long.
     """
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        if is_long_number(error):
+            raise ValueError(TOO_LONG) from None
+        raise
 
 
 class _Loader(yaml.SafeLoader):
@@ -97,6 +108,8 @@ def parse_yaml(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except _NO_YAML as error:
+        if is_long_number(error):
+            raise ValueError(TOO_LONG) from None
         raise ValueError(" ".join(str(error).split())) from None
 
 

@@ -16,6 +16,8 @@ _VERDICT = re.compile(r"\b(not\s+|in)?correct\b", re.IGNORECASE)
 _YES_OR_NO = {"yes": CORRECT, "no": INCORRECT}
 _BOXED = re.compile(r"\\boxed\s*\{\s*(-?\d+)\s*\}")
 _INTEGER = re.compile(r"(?<![\w.])-?\d+(?![\w]|\.\d)")
+# Of a copy's number; what is longer names none.
+_MOST_DIGITS = 100
 _STRATEGY = re.compile(r"^[^\w\n]*strategy[ \t]*(\d+)[ \t]*[:.)-][^\w\n]*(\w.*)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -51,6 +53,11 @@ def read_reply(message: Message, text: str, *, task: Any, written: tuple[bool, .
     raise TypeError(f"{type(message).__name__} cannot be read in words: register it with read_reply.register")
 
 
+def _whole(digits: str) -> int:
+    """A number that a reply writes; -1 for one that is too long to be that of a copy."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else -1
+
+
 @read_reply.register
 def _(message: Solution, text: str, *, task: Any, written: tuple[bool, ...] = ()) -> Reading:
     return Reading(text, bool(task.format_ok(text)))
@@ -66,14 +73,14 @@ def _(message: Verdict, text: str, *, task: Any, written: tuple[bool, ...] = ())
 @read_reply.register
 def _(message: Choice, text: str, *, task: Any, written: tuple[bool, ...] = ()) -> Reading:
     numbers = _BOXED.findall(text) or _INTEGER.findall(text)
-    copy = int(numbers[-1]) - 1 if numbers else -1
+    copy = _whole(numbers[-1]) - 1 if numbers else -1
     chosen = copy if 0 <= copy < len(written) and written[copy] else None
     return Reading(chosen, chosen is not None)
 
 
 @read_reply.register
 def _(message: Strategies, text: str, *, task: Any, written: tuple[bool, ...] = ()) -> Reading:
-    lines = [(int(number), content.strip()) for number, content in _STRATEGY.findall(text)]
+    lines = [(_whole(number), content.strip()) for number, content in _STRATEGY.findall(text)]
     numbers = [number for number, _ in lines]
     # The first line of a number counts: a model that repeats itself starts over.
     parts = {number - 1: content for number, content in reversed(lines) if 1 <= number <= message.number}

@@ -56,6 +56,7 @@ def test_the_last_verdict_counts(text, says):
         ("x2", None),
         ("the first", None),
         ("\\boxed{7} or 1", None),
+        ("9" * 5000, None),
     ],
 )
 def test_the_boxed_number_or_the_last_one_chooses(text, copy):
@@ -72,6 +73,7 @@ def test_the_boxed_number_or_the_last_one_chooses(text, copy):
         ("STRATEGY 1: a\nSTRATEGY 2: b\nSTRATEGY 3: c\nSTRATEGY 4: d", {0: "a", 1: "b", 2: "c"}, False),
         ("STRATEGY 1:\nSTRATEGY 2: ...", {}, False),
         ("add them", {}, False),
+        (f"STRATEGY {'9' * 5000}: add", {}, False),
     ],
 )
 def test_strategies_are_lines(text, parts, format_ok):

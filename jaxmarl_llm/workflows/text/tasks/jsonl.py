@@ -11,10 +11,10 @@ from typing import Any
 
 from jaxmarl_llm.arguments import check_kind, check_whole
 from jaxmarl_llm.errors import UserError, plural
-from jaxmarl_llm.user_files import file_bytes, parse_json
+from jaxmarl_llm.user_files import TOO_LONG, file_bytes, is_long_number, parse_json
 from jaxmarl_llm.workflows.text.tasks.base import MathTask, TextProblem, TextTask, split_held_out
 from jaxmarl_llm.workflows.text.tasks.code_task import CodeTarget, CodeTask
-from jaxmarl_llm.workflows.text.tasks.math_answers import parse_number
+from jaxmarl_llm.workflows.text.tasks.math_answers import parse_number, same_answer
 
 _log = logging.getLogger(__name__)
 
@@ -77,8 +77,8 @@ def load_jsonl(
       working: as for `MathTask`.
 
     Raises:
-      UserError: no such file, a malformed line (named by its number), files of two shapes, no problem, a setting of
-        the other kind of problems.
+      UserError: no such file, a malformed line (named by its number), a question with two answers, files of two
+        shapes, no problem, a setting of the other kind of problems.
     """
     check_whole("num_shown_tests", num_shown_tests, at_least=0)
     if held_out_path is not None:
@@ -108,6 +108,7 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
     """`(problems, whether they ask for code, lines left out)`."""
     lines = file_bytes(path, "problems").split(b"\n")
     problems, shapes, wrong = [], {}, []
+    answered: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -115,6 +116,7 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
             record = _record(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
             shape = _shape(record)
             problem = _SHAPES[shape](record, f"{path.name}:{number}", num_shown)
+            _check_answer(problem, answered, number)
         except ValueError as error:
             message = f"{path}, line {number}: {error}"
             if not skip:
@@ -133,6 +135,16 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
     if not problems:
         raise UserError(f"{path} has no problem{': ' + wrong[0] if wrong else ''}")
     return tuple(problems), "GSM8K" not in shapes, len(wrong)
+
+
+def _check_answer(problem: TextProblem, answered: dict[str, tuple[int, str]], number: int) -> None:
+    """Keeps the answer to a question, and raises `ValueError` where an earlier line has another one."""
+    if not isinstance(problem.target, str):
+        # Code may be tested in several ways.
+        return
+    line, answer = answered.setdefault(problem.prompt, (number, problem.target))
+    if not same_answer(answer, problem.target):
+        raise ValueError(f"the question of line {line} has the answer {problem.target} here, and {answer} there")
 
 
 def _record(line: bytes) -> dict[str, Any]:
@@ -185,7 +197,8 @@ def _check_python(what: str, text: str) -> None:
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{what} is not Python ({getattr(error, 'msg', None) or error})") from None
+        reason = TOO_LONG if is_long_number(error) else getattr(error, "msg", None) or error
+        raise ValueError(f"{what} is not Python ({reason})") from None
 
 
 def _gsm8k(record: dict[str, Any], name: str, num_shown: int) -> TextProblem:
