@@ -292,6 +292,9 @@ def test_export(run, model, tmp_path, capsys):
     assert main([*hf, "--role", "solver"]) == 2
     assert "unknown role 'solver'" in capsys.readouterr().err
     assert main([*hf, "--role", "generator"]) == 0
+    capsys.readouterr()
+    assert main(["chat", str(tmp_path / "peft" / "generator")]) == 2
+    assert "is an adapter: chat with its run, or write it into its model" in capsys.readouterr().err
     merged = load_model(tmp_path / "hf")
     changed = [bool((np.asarray(a) != np.asarray(b)).any())
                for a, b in zip(*map(jax.tree.leaves, (base.params, merged.params)), strict=True)]  # fmt: skip

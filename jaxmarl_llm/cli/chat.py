@@ -159,6 +159,11 @@ def _open(options: ChatOptions) -> Chat:
             raise UserError(f"--dtype is for models, {options.source} is a fine-tuned run with its own: leave it out")
         return _open_run(options, finetuned_config(folder))
     if folder.is_dir() and not (folder / "config.json").is_file() and not list(folder.glob("*.gguf")):
+        if (folder / "adapter_config.json").is_file():
+            raise UserError(
+                f"{folder} is an adapter: chat with its run, or write it into its model with "
+                "`jaxmarl-llm export RUN --format hf` and chat with that"
+            )
         # Says what else the folder holds.
         finetuned_config(folder)
     if options.role is not None or options.plain:

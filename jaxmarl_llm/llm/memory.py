@@ -1,11 +1,7 @@
 """How much memory generation and gradients take, estimated before anything is allocated."""
 
-import contextlib
 import dataclasses
 import math
-import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,13 +14,12 @@ from jaxmarl_llm.llm.devices import replicated_like
 from jaxmarl_llm.llm.distribution import MANY_TOKENS
 from jaxmarl_llm.llm.unstacking import unstacks
 from jaxmarl_llm.llm.vocabulary import BLOCK
+from jaxmarl_llm.machine import machine_memory
 
 # Copies of the logits, in float32, that a gradient makes: of all tokens, or of those that limits leave.
 _LOGIT_COPIES, _LIMITED_COPIES = 6, 9
 # An unstacked body is kept between calls where it takes at most this part of the memory.
 _KEPT_PART = 1 / 4
-# Of control groups, version 2 and version 1: what a container may take.
-_CONTAINER_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,20 +204,6 @@ def available_memory() -> float:
     if device.platform == "cpu":
         return machine_memory() / jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit", math.inf)
-
-
-def machine_memory(limits: Sequence[Path] = _CONTAINER_LIMITS) -> int:
-    """Bytes of memory of the machine, or less where a container has a limit.
-
-    Args:
-      limits: files that hold a number of bytes; those that are not there, or hold no number (`max`), limit nothing.
-    """
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in limits:
-        # Where there is no limit, version 1 has a number above all memory.
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(path.read_text()))
-    return min(found)
 
 
 def _size(dtype: str) -> int:

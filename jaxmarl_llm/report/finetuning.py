@@ -97,6 +97,7 @@ def divergence_figure(metrics: RunMetrics) -> Figure | None:
         # That of the role in the other picture, where each has its own policy.
         color = COLORS[(int(name) if name in names else place) % len(COLORS)]
         draw_curve(axes, iterations, values, color, names.get(name, name), linewidth=1.5)
+    axes.set_ylim(bottom=0)
     if metrics.config.get("trust_region") == "teamtr":
         radius = float(metrics.config["radius"])
         axes.axhline(radius, color="#999999", linewidth=1.2, linestyle="--", label="radius")

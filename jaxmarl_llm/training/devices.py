@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxmarl_llm.errors import UserError
+from jaxmarl_llm.machine import machine_memory
 from jaxmarl_llm.mesh import ENV_AXIS
 
 # More threads than this spend their time waiting for each other.
@@ -36,7 +37,7 @@ def check_memory(state: Any) -> None:
     devices = leaves[0].sharding.addressable_devices
     if all(device.platform == "cpu" for device in devices):
         needed *= len(devices)
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        there = machine_memory()
     else:
         there = min((device.memory_stats() or {}).get("bytes_limit", math.inf) for device in devices)
     if needed > there:

@@ -11,7 +11,8 @@ from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import Decoder, DecoderConfig, generate
 from jaxmarl_llm.llm.buckets import length_bucket
 from jaxmarl_llm.llm.devices import model_mesh, num_shards
-from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory, machine_memory
+from jaxmarl_llm.llm.memory import MemoryEstimate, check_fits, generation_memory
+from jaxmarl_llm.machine import machine_memory
 
 CONFIG = DecoderConfig(
     vocab_size=3001,

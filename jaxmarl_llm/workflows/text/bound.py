@@ -138,7 +138,8 @@ class TextWorkflow:
                 return messages, tokens
         raise UserError(
             f"problem '{problem.name}' is too long: call '{call.name}' reads {len(tokens)} tokens and may write "
-            f"{self.room[call.name]}, but the model holds {self.max_length}"
+            f"{self.room[call.name]}, but max_length is {self.max_length}: raise it as far as the "
+            "model goes, or leave the problem out"
         )
 
     def reply(self, board: Board, call: Call, text: str, *, ended: bool) -> Reply:
@@ -243,8 +244,9 @@ def bind_text(
             shown = " + ".join(f"{size} {source}" for source, size in parts.items() if size)
             raise UserError(
                 f"a prompt can exceed the context: that of call '{call.name}' of workflow '{workflow.name}' has up to "
-                f"{total} tokens ({shown}), with {room[call.name]} to write {total + room[call.name]}, but the model "
-                f"holds {max_length}: allow fewer new tokens or shorten the formats"
+                f"{total} tokens ({shown}), with {room[call.name]} to write {total + room[call.name]}, but "
+                f"max_length is {max_length}: raise it as far as the model goes, allow fewer new tokens, or shorten "
+                "the formats"
             )
         if bound.formats[call.name].choices:
             _check_choices(bound, call)

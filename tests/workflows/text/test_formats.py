@@ -156,7 +156,7 @@ def test_the_longest_prompt_is_known_from_the_definition():
     with pytest.raises(
         UserError,
         match=rf"call 'closer' of workflow 'pair' has up to {longest} tokens \(7 fixed \+ 4 problem \+ 20 solver\), "
-        rf"with 11 to write {longest + 11}, but the model holds {longest + 10}",
+        rf"with 11 to write {longest + 11}, but max_length is {longest + 10}: raise it",
     ):
         bind(pair_workflow(slot), formats, max_length=longest + 10)
 

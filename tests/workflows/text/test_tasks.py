@@ -195,7 +195,7 @@ def test_malformed_lines(tmp_path, line, message, caplog):
     path = write(tmp_path / "problems.jsonl", [good, line, {**good, "task_id": 2}, "{"])
     with pytest.raises(UserError, match="problems.jsonl, " + message) as error:
         make_text_task(path)
-    assert "\n" not in str(error.value) and "skip_malformed=True" in str(error.value)
+    assert "\n" not in str(error.value) and "skip_malformed=true" in str(error.value)
     with caplog.at_level(logging.WARNING):
         task = make_text_task(path, skip_malformed=True)
     assert len(task.train + task.held_out) == 2

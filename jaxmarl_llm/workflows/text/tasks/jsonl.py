@@ -120,7 +120,10 @@ def _read(path: pathlib.Path, skip: bool, num_shown: int) -> tuple[tuple[TextPro
         except ValueError as error:
             message = f"{path}, line {number}: {error}"
             if not skip:
-                raise UserError(f"{message}; correct it, or set skip_malformed=True to use the rest") from None
+                raise UserError(
+                    f"{message}; correct it, or add skip_malformed=true to the settings of the task (--task-args) to "
+                    "use the rest"
+                ) from None
             wrong.append(message)
             continue
         shapes.setdefault(shape, number)
