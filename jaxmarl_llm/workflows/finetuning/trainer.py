@@ -157,7 +157,7 @@ class Trainer:
             which,
             group=config.group_size,
             max_tokens=config.pack_tokens,
-            limited=config.top_k > 0 or config.top_p < 1,
+            limited=config.is_limited,
             beside=beside,
         )
 
