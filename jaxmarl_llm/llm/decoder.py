@@ -12,6 +12,7 @@ from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
 from jaxmarl_llm.llm.decoder_layer import DecoderLayer, KernelLayout, linear_layer, rms_norm, scaled_init
 from jaxmarl_llm.llm.layers import KEPT, rotary_angles
+from jaxmarl_llm.llm.layout import last_of_prompt, prompt_slots
 from jaxmarl_llm.networks.dense import ChosenDense, dense
 
 
@@ -186,12 +187,29 @@ class Decoder(nn.Module):
         return hidden if is_full is None else jnp.where(is_full, jnp.nan, hidden), cache
 
     def prefill(
-        self, tokens: jax.Array, position: jax.Array, valid: jax.Array, adapter: jax.Array | None = None
+        self, prompt: jax.Array, prompt_length: jax.Array, adapter: jax.Array | None = None
     ) -> tuple[jax.Array, Cache]:
-        """What `hidden` gives without a cache, and a full cache of the L tokens; arguments as for a call."""
-        tokens, position, valid = self._checked(tokens, position, valid)
-        hidden, (keys, values) = self._layers(tokens, position, [_causal(valid)], adapter)
-        return hidden, Cache(keys, values, valid, jnp.full((), tokens.shape[1], jnp.int32))
+        """What is needed to go on behind prompts.
+
+        Args:
+          prompt: `[B, L]` int32, padded on the right.
+          prompt_length: `[B]` int32, at least 1.
+          adapter: as for a call.
+
+        Returns:
+          `(hidden, cache)`: what `hidden` gives for the last token of each prompt, `[B, E]`, and a full cache of the L
+          tokens.
+
+        Raises:
+          ValueError: as for a call.
+        """
+        prompt, position, _ = self._checked(prompt, None, None)
+        valid = prompt_slots(prompt, prompt_length)[1]
+        # The last layer needs no more than its keys and values of all other tokens. Stacked layers are all the same.
+        read = None if self.config.scan_layers else prompt_length - 1
+        hidden, (keys, values) = self._layers(prompt, position, [_causal(valid)], adapter, read=read)
+        hidden = last_of_prompt(hidden, prompt_length) if read is None else hidden[:, 0]
+        return hidden, Cache(keys, values, valid, jnp.full((), prompt.shape[1], jnp.int32))
 
     def _checked(self, tokens, position, valid):
         tokens = as_array("tokens", tokens, jnp.integer)
@@ -203,8 +221,8 @@ class Decoder(nn.Module):
             position = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
         return tokens, position, jnp.ones(tokens.shape, bool) if valid is None else valid
 
-    def _layers(self, tokens, position, masks, adapter, cache=None):
-        """The normed vectors, and what the layers give back of keys and values."""
+    def _layers(self, tokens, position, masks, adapter, cache=None, read=None):
+        """The normed vectors, of one token of each row where `read` says which, and the layers' keys and values."""
         config = self.config
         chosen = self.chosen(adapter, tokens.shape[0])
         angles = rotary_angles(position, config.head_dim, config.rope_base, config.rope_scaling)
@@ -217,7 +235,8 @@ class Decoder(nn.Module):
             pairs = []
             for index, layer in enumerate(self.layers):
                 stored = [(one.keys[index], one.values[index]) for one in caches]
-                x, both = layer(x, angles, masks, chosen, start, stored)
+                last = index + 1 == config.num_layers
+                x, both = layer(x, angles, masks, chosen, start, stored, read if last else None)
                 pairs.append(both)
             found = tuple(zip(*pairs, strict=True))
         return self.norm(x), found

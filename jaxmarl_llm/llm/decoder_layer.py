@@ -49,7 +49,7 @@ class DecoderLayer(nn.Module):
     layout: KernelLayout | None = None
 
     @nn.compact
-    def __call__(self, x, angles, masks, chosen, start, stored):
+    def __call__(self, x, angles, masks, chosen, start, stored, read=None):
         """One layer.
 
         Args:
@@ -61,9 +61,11 @@ class DecoderLayer(nn.Module):
           start: `[]` int32, the slot of the first token in the last of the caches, where they are to be written into
             it; None where they are a block of their own.
           stored: `(keys, values)` `[B / G, K, S, D]` of each cache; none where the slots are the tokens themselves.
+          read: `[B]` int32, the one token of each row whose vector is wanted; None for all.
 
         Returns:
-          `(x, (keys, values))`: `[B, L, E]`, and `[B, K, S, D]` of the last block.
+          `(x, (keys, values))`: `[B, L, E]`, or `[B, 1, E]` of the tokens in `read`, and `[B, K, S, D]` of the last
+          block, of all tokens.
         """
         config = self.config
         out_scale = 1.0 / math.sqrt(2 * config.num_layers)
@@ -83,7 +85,9 @@ class DecoderLayer(nn.Module):
                     linear_layer(config, count, name=f"{group}_{index}", turned=turned, **settings)(y)
                     for index, count in enumerate(_shares(sum(features), self.layout.products))
                 ]
-                outs = [(out,) for out in jnp.split(jnp.concatenate(parts, -1), np.cumsum(features)[:-1], axis=-1)]
+                # What is added to `x` is padded and summed: one pass with that sum, where a concatenation is one more.
+                whole = _padded_sum(parts) if len(features) == 1 else jnp.concatenate(parts, -1)
+                outs = [(out,) for out in jnp.split(whole, np.cumsum(features)[:-1], axis=-1)]
             found = zip(names, features, outs, strict=True)
             return [linear(y, count, name, *out, **settings) for name, count, out in found]
 
@@ -104,6 +108,8 @@ class DecoderLayer(nn.Module):
                 jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2)
                 for old, new in zip(last, (keys, values), strict=True)
             )
+        if read is not None:
+            x, query, *masks = (_of_token(one, read) for one in (x, query, *masks))
         pairs = zip([*stored, (keys, values)], masks, strict=True)
         blocks = [(both[0], both[1], mask) for both, mask in pairs]
         y = grouped_attention(query, *blocks)
@@ -113,6 +119,18 @@ class DecoderLayer(nn.Module):
         gate, up = (checkpoint_name(one, KEPT) for one in linears(y, "gate_up", *(config.intermediate_size,) * 2))
         (y,) = linears(nn.silu(gate) * up, "down", config.hidden_size, scale=out_scale)
         return x + y, (keys, values)
+
+
+def _padded_sum(parts):
+    """`jnp.concatenate(parts, -1)`, which XLA makes together with what is done to the result."""
+    ends = np.cumsum([part.shape[-1] for part in parts])
+    widths = [(end - part.shape[-1], ends[-1] - end) for part, end in zip(parts, ends, strict=True)]
+    return sum(jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [width]) for part, width in zip(parts, widths, strict=True))
+
+
+def _of_token(x, token):
+    """`[B, L, ...]` as `[B, 1, ...]`, one of the L by row."""
+    return jnp.take_along_axis(x, token.reshape(-1, *[1] * (x.ndim - 1)), axis=1)
 
 
 def lay_out(layer: Mapping[str, Any], layout: KernelLayout) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jaxmarl_llm.arguments import as_array, check_whole, elements
 from jaxmarl_llm.llm.automata import RowConstraints, TokenAutomaton, rows_of
 from jaxmarl_llm.llm.decoder import Decoder
 from jaxmarl_llm.llm.distribution import draw_token, token_log_weights
-from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.layout import allowed_by_step, checked_prompt
 from jaxmarl_llm.llm.unstacking import bind_in_loop, unstack, unstack_cache, unstacks
 
 # The attention of a step over 33 slots takes 1.4 times as long as over 32 on a CPU, whose vectors hold 8 or 16 numbers.
@@ -111,14 +111,13 @@ def generate(
         raise ValueError(f"row must have shape [B] = {(batch,)}, got {row.shape}")
     uniform = jax.vmap(lambda number: jax.random.uniform(jax.random.fold_in(key, number), (max_new_tokens,)))(row)
 
-    position, valid = prompt_slots(prompt, prompt_length)
-    hidden, cache = module.bind({"params": params}).prefill(prompt, position, valid, adapter)
+    hidden, cache = module.bind({"params": params}).prefill(prompt, prompt_length, adapter)
     # The last token is never read, so it needs no slot.
     slots = -(-(length * (group == 1) + max_new_tokens - 1) // _SLOTS_MULTIPLE) * _SLOTS_MULTIPLE
     cache = cache.grow(slots - length) if group == 1 else cache.share(group, max(slots, 1))
     hidden, prompt_length, adapter = jax.tree.map(
         lambda x: jnp.repeat(x, group, axis=0, total_repeat_length=batch),
-        (last_of_prompt(hidden, prompt_length), prompt_length, adapter),
+        (hidden, prompt_length, adapter),
     )
     if unstacks(config):
         (module, params), cache = unstack(module, params, batch), unstack_cache(cache)

@@ -12,7 +12,7 @@ from jaxmarl_llm.arguments import check_number, check_whole, elements
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.decoder import Cache, Decoder
 from jaxmarl_llm.llm.distribution import draw_token, token_log_weights
-from jaxmarl_llm.llm.layout import check_tokens, last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.layout import check_tokens
 
 # Prompts and caches have multiples of it: one program serves many lengths.
 _BUCKET = 128
@@ -81,8 +81,8 @@ def _up(length: int) -> int:
 def _begin(module: Decoder, params, prompt, length, key, *, slots, **settings) -> tuple[jax.Array, Cache]:
     """The first token `[1]`, and a cache with so many free slots."""
     bound = module.bind({"params": params})
-    hidden, cache = bound.prefill(prompt, *prompt_slots(prompt, length))
-    return _draw(bound, last_of_prompt(hidden, length), key, length[0], settings), cache.grow(slots)
+    hidden, cache = bound.prefill(prompt, length)
+    return _draw(bound, hidden, key, length[0], settings), cache.grow(slots)
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("top_k", "top_p"), donate_argnums=4)

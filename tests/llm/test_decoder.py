@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_llm.llm import Decoder, DecoderConfig, init_cache
+from jaxmarl_llm.llm.layout import prompt_slots
 
 B, L, M = 5, 7, 3
 SIZES = {
@@ -35,9 +36,9 @@ def parameters(config):
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def run(config, params, *args):
-    return Decoder(config).apply({"params": params}, *args)
+@functools.partial(jax.jit, static_argnums=0, static_argnames="method")
+def run(config, params, *args, method=None):
+    return Decoder(config).apply({"params": params}, *args, method=method)
 
 
 def rms_norm(x, scale, epsilon):
@@ -130,6 +131,24 @@ def test_cached_equals_uncached(key):
         np.testing.assert_allclose(logits, whole[:, one], atol=1e-4)
         np.testing.assert_allclose(one_value, value[:, one], atol=1e-4)
     assert cache.length == L + M
+
+
+@pytest.mark.parametrize("scan_layers", [True, False], ids=["stacked", "unstacked"])
+def test_prefill_gives_the_last_vector_of_each_prompt_and_a_cache(scan_layers, key):
+    config = dataclasses.replace(FULL, scan_layers=scan_layers)
+    params = parameters(config)
+    prompt, length = jax.random.randint(key, (B, L), 0, 17), jnp.array([7, 1, 4, 5, 2])
+    position, valid = prompt_slots(prompt, length)
+    hidden, cache = run(config, params, prompt, length, method=Decoder.prefill)
+    whole, filled = run(config, params, prompt, position, valid, init_cache(config, B, L), method=Decoder.hidden)
+    assert hidden.shape == (B, config.hidden_size)
+    np.testing.assert_allclose(hidden, whole[jnp.arange(B), length - 1], atol=1e-5)
+    np.testing.assert_array_equal(cache.valid, filled.valid)
+    assert cache.length == filled.length == L
+    for mine, theirs in ((cache.keys, filled.keys), (cache.values, filled.values)):
+        mine, theirs = jnp.stack(list(mine)), jnp.stack(list(theirs))
+        seen = jnp.broadcast_to(valid[None, :, None, :, None], mine.shape)
+        np.testing.assert_allclose(mine[seen], theirs[seen], atol=1e-5)
 
 
 def test_adapters_are_added_to_the_kernels(key):
