@@ -37,19 +37,12 @@ def _title(metrics: RunMetrics) -> str:
     return " · ".join(map(str, [*names, config.get("trust_region", ""), Path(str(config.get("model", ""))).name]))
 
 
-def _curve(metrics: RunMetrics, kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`(iterations [K], values [K, ...])` of a metric."""
-    lines = [line for line in metrics.lines.get(kind, ()) if line.get(name) is not None]
-    values = [np.asarray(line[name], float) for line in lines]
-    return np.asarray([line["update"] for line in lines], float), np.asarray(values)
-
-
 def _by_name(metrics: RunMetrics, prefix: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The curves of all roles or policies."""
     names = dict.fromkeys(
         name for line in metrics.lines.get("train", ()) for name in line if name.startswith(f"{prefix}/")
     )
-    return {name.partition("/")[2]: _curve(metrics, "train", name) for name in names}
+    return {name.partition("/")[2]: metrics.series("train", name, "update") for name in names}
 
 
 def _panel(metrics: RunMetrics, y_label: str) -> tuple[Figure, Axes]:
@@ -62,11 +55,11 @@ def _panel(metrics: RunMetrics, y_label: str) -> tuple[Figure, Axes]:
 
 def _accuracy(metrics: RunMetrics) -> Figure | None:
     figure, axes = _panel(metrics, "accuracy")
-    iterations, played = _curve(metrics, "train", "accuracy")
+    iterations, played = metrics.series("train", "accuracy", "update")
     drawn = draw_curve(axes, iterations, played, COLORS[1], "training, sampled", linewidth=1.1, alpha=0.8)
-    iterations, accuracy = _curve(metrics, "evaluation", "accuracy")
+    iterations, accuracy = metrics.series("evaluation", "accuracy", "update")
     if draw_curve(axes, iterations, accuracy, COLORS[0], "held out, greedy, 95 % interval", linewidth=2.0):
-        _, interval = _curve(metrics, "evaluation", "interval")
+        _, interval = metrics.series("evaluation", "interval", "update")
         low, high = np.reshape(interval, (len(interval), 2)).T
         axes.fill_between(iterations, low, high, color=COLORS[0], alpha=0.18, linewidth=0)
         # Earlier versions did not play the base before a warm start.

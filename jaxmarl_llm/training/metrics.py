@@ -22,24 +22,25 @@ class RunMetrics:
     lines: dict[str, list[dict[str, Any]]]
     config: dict[str, Any]
 
-    def series(self, kind: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """One metric over environment steps.
+    def series(self, kind: str, name: str, over: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+        """One metric over environment steps or updates.
 
         Args:
           kind: `"train"` or `"evaluation"`.
           name: the metric.
+          over: `"env_steps"` or `"update"`.
 
         Returns:
-          `(env_steps, values)`: `[K]` and `[K, ...]` float64, with `values` `[K, S]`, `[K, S, E]` or `[K, S, N]` as it
+          `(over, values)`: `[K]` and `[K, ...]` float64, with `values` `[K, S]`, `[K, S, E]` or `[K, S, N]` as it
           was written. Lines without the metric, or with another shape than the last line's, are left out; K may be 0.
         """
-        rows = [(line["env_steps"], _as_array(line[name])) for line in self.lines.get(kind, ()) if name in line]
-        rows = [(steps, value) for steps, value in rows if value is not None]
+        rows = [(line[over], _as_array(line[name])) for line in self.lines.get(kind, ()) if name in line]
+        rows = [(place, value) for place, value in rows if value is not None]
         if not rows:
             return np.zeros(0), np.zeros((0, 1))
         shape = rows[-1][1].shape
-        rows = [(steps, value) for steps, value in rows if value.shape == shape]
-        return np.asarray([steps for steps, _ in rows], float), np.stack([value for _, value in rows])
+        rows = [(place, value) for place, value in rows if value.shape == shape]
+        return np.asarray([place for place, _ in rows], float), np.stack([value for _, value in rows])
 
     @property
     def num_seeds(self) -> int:

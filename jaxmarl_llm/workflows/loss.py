@@ -84,6 +84,7 @@ def token_losses(
     base_log_prob: jax.Array,
     advantage: jax.Array,
     weights: LossWeights,
+    values: tuple[jax.Array | None, ...] = (None, None, None),
 ) -> dict[str, jax.Array]:
     """Clipped surrogate, anchor to the base policy (k3, as in Shao et al. 2024, eq. 4) and entropy bonus, per token.
 
@@ -97,10 +98,12 @@ def token_losses(
       old_log_prob, base_log_prob: `[..., M]` float32, of the policy that acted and of the base policy.
       advantage: `[..., M]` or `[..., 1]` float32.
       weights: of the terms.
+      values: `[..., M]` float32 each: what the critic gives, what it gave to the acting policy, and its target; the
+        loss has no such term where one of them is None.
 
     Returns:
-      `[..., M]` float32 each, finite: `loss`, and what it is made of; `rollout_kl` and `clip_fraction` are not part of
-      it.
+      `[..., M]` float32 each, finite: `loss`, and what it is made of, `value_loss` too with `values`; `rollout_kl` and
+      `clip_fraction` are not part of it.
     """
     advantage = jnp.broadcast_to(advantage, log_prob.shape)
     policy_loss = clipped_surrogate_loss(
@@ -112,7 +115,7 @@ def token_losses(
     base_kl = jnp.where(log_prob > LOWEST, kl_estimate(near, base_log_prob), 0.0)
     ratio = jnp.exp(log_prob - old_log_prob)
     clipped = (ratio < 1.0 - weights.clip_low) | (ratio > 1.0 + weights.clip_high)
-    return {
+    parts = {
         "loss": policy_loss + weights.kl * base_kl - weights.entropy * entropy,
         "policy_loss": policy_loss,
         "base_kl": base_kl,
@@ -120,6 +123,11 @@ def token_losses(
         "rollout_kl": kl_estimate(old_log_prob, possible),
         "clip_fraction": clipped.astype(jnp.float32),
     }
+    value, old_value, target = values
+    if value is not None and old_value is not None and target is not None:
+        parts["value_loss"] = clipped_value_loss(value, old_value, target, clip=weights.value_clip)
+        parts["loss"] = parts["loss"] + weights.value * parts["value_loss"]
+    return parts
 
 
 def score_samples(
@@ -170,13 +178,17 @@ def sequence_sums(scored: Score, rows: CallRows, weights: LossWeights) -> dict[s
       weights: of the terms.
 
     Returns:
-      The parts of `token_losses`, `value_loss` too where there is a critic, and `count`, the number of completions.
+      The parts of `token_losses` and `count`, the number of completions.
     """
     samples = rows.samples
-    parts = token_losses(scored.log_prob, scored.entropy, samples.log_prob, rows.base_log_prob, rows.advantage, weights)
-    if rows.value is not None and rows.target is not None:
-        assert scored.value is not None
-        parts["value_loss"] = clipped_value_loss(scored.value, rows.value, rows.target, clip=weights.value_clip)
-        parts["loss"] = parts["loss"] + weights.value * parts["value_loss"]
+    parts = token_losses(
+        scored.log_prob,
+        scored.entropy,
+        samples.log_prob,
+        rows.base_log_prob,
+        rows.advantage,
+        weights,
+        (scored.value, rows.value, rows.target),
+    )
     sums = {name: jnp.sum(masked_mean(part, samples.mask, axis=-1)) for name, part in parts.items()}
     return sums | {"count": jnp.sum(samples.asked, dtype=jnp.float32)}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.flatten_util import ravel_pytree
 
-from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss, clipped_value_loss
+from jaxmarl_llm.algorithms.losses import clipped_surrogate_loss
 from jaxmarl_llm.algorithms.masking import masked_mean
 from jaxmarl_llm.errors import unknown_name
 from jaxmarl_llm.llm import DecoderConfig
@@ -61,10 +61,15 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
     if ratio not in RATIOS:
         raise unknown_name("ratio", ratio, RATIOS)
     old = lessons.old_log_prob
-    by_token = token_losses(scored.log_prob, scored.entropy, old, lessons.base_log_prob, lessons.advantage, weights)
-    if scored.value is not None and lessons.value is not None and lessons.target is not None:
-        value_loss = clipped_value_loss(scored.value, lessons.value, lessons.target, clip=weights.value_clip)
-        by_token |= {"value_loss": value_loss, "loss": by_token["loss"] + weights.value * value_loss}
+    by_token = token_losses(
+        scored.log_prob,
+        scored.entropy,
+        old,
+        lessons.base_log_prob,
+        lessons.advantage,
+        weights,
+        (scored.value, lessons.value, lessons.target),
+    )
     parts = {name: masked_mean(part, mask, axis=-1) for name, part in by_token.items()}
     difference = jnp.sum(jnp.where(mask, possible_log_prob(scored.log_prob, old) - old, 0.0), axis=-1)
     if ratio == "message":
