@@ -294,7 +294,16 @@ def test_export(run, model, tmp_path, capsys):
     assert main([*hf, "--role", "generator"]) == 0
     capsys.readouterr()
     assert main(["chat", str(tmp_path / "peft" / "generator")]) == 2
-    assert "is an adapter: chat with its run, or write it into its model" in capsys.readouterr().err
+    assert "is an adapter: name its model, and the adapter with --adapter" in capsys.readouterr().err
+    said = []
+    for chosen in ([str(model), "--adapter", str(tmp_path / "peft" / "generator")], [str(tmp_path / "hf")]):
+        assert main(["chat", *chosen, "--max-new-tokens", "5", "--message", "1 + 1"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert main(["chat", str(model), "--adapter", str(model), "--message", "1 + 1"]) == 2
+    assert "holds no adapter_config.json: it is no adapter" in capsys.readouterr().err
+    assert main(["chat", str(folder), "--adapter", str(tmp_path / "peft" / "generator")]) == 2
+    assert "--adapter is for models" in capsys.readouterr().err
     merged = load_model(tmp_path / "hf")
     changed = [bool((np.asarray(a) != np.asarray(b)).any())
                for a, b in zip(*map(jax.tree.leaves, (base.params, merged.params)), strict=True)]  # fmt: skip

@@ -47,6 +47,8 @@ class ChatOptions:
     """Of a model: float32 or bfloat16; without it, float32. A run has its own."""
     max_length: int = 2048
     """The longest conversation, in tokens; what is older is left out."""
+    adapter: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Of a model: an adapter in PEFT's format that is added to it, such as one that `export` wrote."""
 
 
 def chat_command(arguments: Sequence[str]) -> int:
@@ -151,19 +153,20 @@ class Chat:
 
 def _open(options: ChatOptions) -> Chat:
     from jaxmarl_llm.cli.run_folder import finetuned_config, is_finetuned
-    from jaxmarl_llm.llm.checkpoints import load_model
+    from jaxmarl_llm.llm.adapters import merge_adapter
+    from jaxmarl_llm.llm.checkpoints import load_adapter, load_model
 
     folder = user_path(options.source, "RUN|MODEL")
     if is_finetuned(folder) or (folder / "ablation.json").is_file():
-        if options.dtype is not None:
-            raise UserError(f"--dtype is for models, {options.source} is a fine-tuned run with its own: leave it out")
+        for name in ("dtype", "adapter"):
+            if getattr(options, name) is not None:
+                raise UserError(
+                    f"--{name} is for models, {options.source} is a fine-tuned run with its own: leave it out"
+                )
         return _open_run(options, finetuned_config(folder))
     if folder.is_dir() and not (folder / "config.json").is_file() and not list(folder.glob("*.gguf")):
         if (folder / "adapter_config.json").is_file():
-            raise UserError(
-                f"{folder} is an adapter: chat with its run, or write it into its model with "
-                "`jaxmarl-llm export RUN --format hf` and chat with that"
-            )
+            raise UserError(f"{folder} is an adapter: name its model, and the adapter with --adapter {options.source}")
         # Says what else the folder holds.
         finetuned_config(folder)
     if options.role is not None or options.plain:
@@ -171,7 +174,10 @@ def _open(options: ChatOptions) -> Chat:
     model = _holding(load_model(options.source, dtype=options.dtype or "float32"), options.max_length)
     if model.tokenizer is None or model.tokenizer.chat_template is None:
         raise UserError(f"{options.source} has no {'chat template' if model.tokenizer else 'tokenizer'} to talk by")
-    return Chat(model, options, None, Path(options.source).name)
+    if options.adapter is not None:
+        config, adapters = load_adapter(user_path(options.adapter, "--adapter"), model)
+        model = model.with_params(merge_adapter(config, model.params, adapters, 0))
+    return Chat(model, options, None, Path(options.adapter or options.source).name)
 
 
 def _holding(model: Any, max_length: int) -> Any:
