@@ -67,7 +67,9 @@ def save_adapter(
         raise UserError(f"an adapter's name must be the name of a folder, got '{name}'")
     check_whole("trained_layers", trained_layers, at_least=0)
     if trained_layers > config.num_layers:
-        raise UserError(f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}")
+        raise UserError(
+            f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}"
+        )
     layers = range(config.num_layers - (trained_layers or config.num_layers), config.num_layers)
     tensors, arrays = [], []
     for path, leaf in leaves(adapters):

@@ -148,7 +148,9 @@ def adapt(
         raise UserError("fine-tuning needs a decoder with stacked layers: set scan_layers=True")
     check_whole("trained_layers", trained_layers, at_least=0)
     if trained_layers > config.num_layers:
-        raise UserError(f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}")
+        raise UserError(
+            f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}"
+        )
     if rank > config.hidden_size:
         raise UserError(f"lora_rank must be at most {config.hidden_size}, the width of the model, got {rank}")
     trained = trained_layers or config.num_layers
