@@ -182,6 +182,20 @@ def decoder_config(preset: str, vocab_size: int, max_length: int, **changes) -> 
     return DecoderConfig(**{**PRESETS[preset], "vocab_size": vocab_size, "max_length": max_length, **changes})
 
 
+def num_trained_layers(config: DecoderConfig, trained_layers: int) -> int:
+    """How many of the last layers are trained, where 0 stands for all.
+
+    Raises:
+      UserError: no whole number from 0 to the number of layers.
+    """
+    check_whole("trained_layers", trained_layers, at_least=0)
+    if trained_layers > config.num_layers:
+        raise UserError(
+            f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}"
+        )
+    return trained_layers or config.num_layers
+
+
 def _dtype_name(what: str, dtype: Any) -> str:
     """The name of a dtype that the decoder computes in; `jnp.float32` and the like have one too."""
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm.adapters import without_adapters
-from jaxmarl_llm.llm.config import DecoderConfig
+from jaxmarl_llm.llm.config import DecoderConfig, num_trained_layers
 from jaxmarl_llm.llm.devices import replicated_like
 from jaxmarl_llm.llm.distribution import MANY_TOKENS
 from jaxmarl_llm.llm.unstacking import unstacks
@@ -129,11 +129,14 @@ def gradient_memory(
 
     Returns:
       Bytes of one device that has all parameters.
+
+    Raises:
+      UserError: more trained layers than there are.
     """
     on_cpu = (platform or jax.default_backend()) == "cpu"
     length = prompt_length + copies * (new_tokens - 1)
     tokens, scored = batch * length, batch * copies * new_tokens
-    trained = trained_layers or config.num_layers
+    trained = num_trained_layers(config, trained_layers)
     weights, adapters = _parameter_bytes(config)
     # XLA's CPU compiler turns what is in bfloat16 into float32.
     size = 4 if on_cpu else _size(config.dtype)

@@ -20,7 +20,7 @@ from jaxmarl_llm.llm.checkpoints.model import LanguageModel, on_host
 from jaxmarl_llm.llm.checkpoints.names import abstract_params, hf_module, leaves, put
 from jaxmarl_llm.llm.checkpoints.safetensors_file import SafetensorsFiles, Tensor, write_safetensors
 from jaxmarl_llm.llm.checkpoints.whole_folder import whole_folder
-from jaxmarl_llm.llm.config import LORA_TARGETS, DecoderConfig
+from jaxmarl_llm.llm.config import LORA_TARGETS, DecoderConfig, num_trained_layers
 from jaxmarl_llm.user_files import read_object, user_path
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -65,12 +65,7 @@ def save_adapter(
         raise UserError(f"there is no adapter {index}: the configuration has {config.num_adapters} of them")
     if not name or Path(name).name != name:
         raise UserError(f"an adapter's name must be the name of a folder, got '{name}'")
-    check_whole("trained_layers", trained_layers, at_least=0)
-    if trained_layers > config.num_layers:
-        raise UserError(
-            f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}"
-        )
-    layers = range(config.num_layers - (trained_layers or config.num_layers), config.num_layers)
+    layers = range(config.num_layers - num_trained_layers(config, trained_layers), config.num_layers)
     tensors, arrays = [], []
     for path, leaf in leaves(adapters):
         if path[-1] not in _MATRICES:

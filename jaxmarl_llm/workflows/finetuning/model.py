@@ -14,11 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_llm.arguments import check_whole
 from jaxmarl_llm.errors import UserError
 from jaxmarl_llm.llm import DecoderConfig
 from jaxmarl_llm.llm.adapters import init_adapters, without_adapters
-from jaxmarl_llm.llm.config import LAYERS
+from jaxmarl_llm.llm.config import LAYERS, num_trained_layers
 from jaxmarl_llm.llm.devices import num_shards, replicated_like
 from jaxmarl_llm.llm.memory import check_fits, gradient_memory, kept_bytes
 from jaxmarl_llm.llm.packing import Pack, trunk_of_pack
@@ -146,14 +145,9 @@ def adapt(
     """
     if not config.scan_layers:
         raise UserError("fine-tuning needs a decoder with stacked layers: set scan_layers=True")
-    check_whole("trained_layers", trained_layers, at_least=0)
-    if trained_layers > config.num_layers:
-        raise UserError(
-            f"trained_layers must be at most the {config.num_layers} layers of the model, got {trained_layers}"
-        )
+    trained = num_trained_layers(config, trained_layers)
     if rank > config.hidden_size:
         raise UserError(f"lora_rank must be at most {config.hidden_size}, the width of the model, got {rank}")
-    trained = trained_layers or config.num_layers
     below = config.num_layers - trained
     config = dataclasses.replace(
         config,
