@@ -170,8 +170,8 @@ def test_a_tiny_decoder_from_scratch_reaches_the_best():
     body = jax.jit(lambda key: Decoder(decoder).init(key, jnp.zeros((1, 1), jnp.int32)))(jax.random.key(3))["params"]
     config = FinetuneConfig(
         trust_region="grpo", sharing={"coordinator": 0, "worker": "frozen", "answerer": "frozen"}, format_weight=0.2,
-        # Of full rank: all but the embeddings can become anything.
-        lora_rank=16, lora_targets=LORA_TARGETS, learning_rate=0.01, entropy_coefficient=0.05,
+        # Of full rank: all but the embeddings can become anything. With a smaller entropy some seeds stop at .875.
+        lora_rank=16, lora_targets=LORA_TARGETS, learning_rate=0.01, entropy_coefficient=0.2,
         num_problems=4, group_size=32, max_new_tokens=LENGTH, max_length=40, require_end=False, pack_tokens=1024,
         iterations=60, evaluation_problems=4,
     )  # fmt: skip
@@ -183,5 +183,5 @@ def test_a_tiny_decoder_from_scratch_reaches_the_best():
         state = iterate(trainer, state).state
     after = trainer.evaluate(state)
     report = after.report["calls"]["coordinator"]
-    assert after.accuracy >= 0.9
-    assert report["instruction_following"] == 1 and report["instruction_idle"] <= 0.1
+    assert after.accuracy == 1
+    assert report["instruction_following"] == 1 and report["instruction_idle"] == 0
