@@ -10,9 +10,9 @@ from flax import struct
 
 from jaxmarl_llm.arguments import as_array, check_whole, concrete
 from jaxmarl_llm.llm.config import DecoderConfig
-from jaxmarl_llm.llm.decoder_layer import DecoderLayer, KernelLayout, linear_layer, rms_norm, scaled_init
+from jaxmarl_llm.llm.decoder_layer import DecoderLayer, KernelLayout, linear_layer, of_token, rms_norm, scaled_init
 from jaxmarl_llm.llm.layers import KEPT, rotary_angles
-from jaxmarl_llm.llm.layout import last_of_prompt, prompt_slots
+from jaxmarl_llm.llm.layout import prompt_slots
 from jaxmarl_llm.networks.dense import ChosenDense, dense
 
 
@@ -205,11 +205,8 @@ class Decoder(nn.Module):
         """
         prompt, position, _ = self._checked(prompt, None, None)
         valid = prompt_slots(prompt, prompt_length)[1]
-        # The last layer needs no more than its keys and values of all other tokens. Stacked layers are all the same.
-        read = None if self.config.scan_layers else prompt_length - 1
-        hidden, (keys, values) = self._layers(prompt, position, [_causal(valid)], adapter, read=read)
-        hidden = last_of_prompt(hidden, prompt_length) if read is None else hidden[:, 0]
-        return hidden, Cache(keys, values, valid, jnp.full((), prompt.shape[1], jnp.int32))
+        hidden, (keys, values) = self._layers(prompt, position, [_causal(valid)], adapter, read=prompt_length - 1)
+        return hidden[:, 0], Cache(keys, values, valid, jnp.full((), prompt.shape[1], jnp.int32))
 
     def _checked(self, tokens, position, valid):
         tokens = as_array("tokens", tokens, jnp.integer)
@@ -222,7 +219,7 @@ class Decoder(nn.Module):
         return tokens, position, jnp.ones(tokens.shape, bool) if valid is None else valid
 
     def _layers(self, tokens, position, masks, adapter, cache=None, read=None):
-        """The normed vectors, of one token of each row where `read` says which, and the layers' keys and values."""
+        """The normed vectors, of the one token of each row in `read` or of all, and the layers' keys and values."""
         config = self.config
         chosen = self.chosen(adapter, tokens.shape[0])
         angles = rotary_angles(position, config.head_dim, config.rope_base, config.rope_scaling)
@@ -231,10 +228,12 @@ class Decoder(nn.Module):
         caches = [] if cache is None else [one for one in (cache.prefix, cache) if one is not None]
         if config.scan_layers:
             x, found = self.layers(x, angles, masks, chosen, start, [(one.keys, one.values) for one in caches])
+            x = x if read is None else of_token(x, read)
         else:
             pairs = []
             for index, layer in enumerate(self.layers):
                 stored = [(one.keys[index], one.values[index]) for one in caches]
+                # Of all other tokens the last layer needs no more than keys and values. Stacked layers are all alike.
                 last = index + 1 == config.num_layers
                 x, both = layer(x, angles, masks, chosen, start, stored, read if last else None)
                 pairs.append(both)

@@ -109,7 +109,7 @@ class DecoderLayer(nn.Module):
                 for old, new in zip(last, (keys, values), strict=True)
             )
         if read is not None:
-            x, query, *masks = (_of_token(one, read) for one in (x, query, *masks))
+            x, query, *masks = (of_token(one, read) for one in (x, query, *masks))
         pairs = zip([*stored, (keys, values)], masks, strict=True)
         blocks = [(both[0], both[1], mask) for both, mask in pairs]
         y = grouped_attention(query, *blocks)
@@ -128,8 +128,8 @@ def _padded_sum(parts):
     return sum(jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [width]) for part, width in zip(parts, widths, strict=True))
 
 
-def _of_token(x, token):
-    """`[B, L, ...]` as `[B, 1, ...]`, one of the L by row."""
+def of_token(x: jax.Array, token: jax.Array) -> jax.Array:
+    """One token of each row, `[B, 1, ...]`, of `x` `[B, L, ...]`; `token` `[B]` int32 lies below L."""
     return jnp.take_along_axis(x, token.reshape(-1, *[1] * (x.ndim - 1)), axis=1)
 
 

@@ -84,7 +84,10 @@ def token_losses(
     base_log_prob: jax.Array,
     advantage: jax.Array,
     weights: LossWeights,
-    values: tuple[jax.Array | None, ...] = (None, None, None),
+    *,
+    value: jax.Array | None = None,
+    old_value: jax.Array | None = None,
+    target: jax.Array | None = None,
 ) -> dict[str, jax.Array]:
     """Clipped surrogate, anchor to the base policy (k3, as in Shao et al. 2024, eq. 4) and entropy bonus, per token.
 
@@ -98,12 +101,15 @@ def token_losses(
       old_log_prob, base_log_prob: `[..., M]` float32, of the policy that acted and of the base policy.
       advantage: `[..., M]` or `[..., 1]` float32.
       weights: of the terms.
-      values: `[..., M]` float32 each: what the critic gives, what it gave to the acting policy, and its target; the
-        loss has no such term where one of them is None.
+      value, old_value, target: `[..., M]` float32, of the critic, of the one that was there when the policy acted, and
+        what it is to give; without the latter two the loss has no such term.
 
     Returns:
-      `[..., M]` float32 each, finite: `loss`, and what it is made of, `value_loss` too with `values`; `rollout_kl` and
+      `[..., M]` float32 each, finite: `loss`, and what it is made of, `value_loss` too with a target; `rollout_kl` and
       `clip_fraction` are not part of it.
+
+    Raises:
+      ValueError: a target and no `value`.
     """
     advantage = jnp.broadcast_to(advantage, log_prob.shape)
     policy_loss = clipped_surrogate_loss(
@@ -123,8 +129,9 @@ def token_losses(
         "rollout_kl": kl_estimate(old_log_prob, possible),
         "clip_fraction": clipped.astype(jnp.float32),
     }
-    value, old_value, target = values
-    if value is not None and old_value is not None and target is not None:
+    if old_value is not None and target is not None:
+        if value is None:
+            raise ValueError("there is a target of the critic and no value: the decoder has no value head")
         parts["value_loss"] = clipped_value_loss(value, old_value, target, clip=weights.value_clip)
         parts["loss"] = parts["loss"] + weights.value * parts["value_loss"]
     return parts
@@ -188,7 +195,9 @@ def sequence_sums(scored: Score, rows: CallRows, weights: LossWeights) -> dict[s
         rows.base_log_prob,
         rows.advantage,
         weights,
-        (scored.value, rows.value, rows.target),
+        value=scored.value,
+        old_value=rows.value,
+        target=rows.target,
     )
     sums = {name: jnp.sum(masked_mean(part, samples.mask, axis=-1)) for name, part in parts.items()}
     return sums | {"count": jnp.sum(samples.asked, dtype=jnp.float32)}

@@ -101,6 +101,9 @@ def test_a_resumed_run_overwrites_its_lines_and_null_is_missing(tmp_path):
     steps, entropy = read_metrics(tmp_path).series("train", "entropy")
     np.testing.assert_array_equal(steps, [10, 20, 30])
     np.testing.assert_array_equal(entropy, [[1.0], [5.0], [np.nan]])
+    updates, again = read_metrics(tmp_path).series("train", "entropy", "update")
+    np.testing.assert_array_equal(updates, [1, 2, 3])
+    np.testing.assert_array_equal(again, entropy)
 
 
 def test_all_nan_curves_are_left_out(tmp_path):

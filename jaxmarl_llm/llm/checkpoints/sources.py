@@ -54,5 +54,6 @@ def download(name: str) -> Path:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), f"{kinds[0]}; is the network there?")
         raise UserError(
-            f"there is no folder {name} here, and it is not to be had from the Hugging Face hub: {reason}"
+            f"there is no folder {name} here, and it is not to be had from the Hugging Face hub: {reason} "
+            "(a folder or a .gguf file needs no network)"
         ) from None

@@ -68,7 +68,9 @@ def message_losses(scored, mask: jax.Array, lessons: Lessons, weights: LossWeigh
         lessons.base_log_prob,
         lessons.advantage,
         weights,
-        (scored.value, lessons.value, lessons.target),
+        value=scored.value,
+        old_value=lessons.value,
+        target=lessons.target,
     )
     parts = {name: masked_mean(part, mask, axis=-1) for name, part in by_token.items()}
     difference = jnp.sum(jnp.where(mask, possible_log_prob(scored.log_prob, old) - old, 0.0), axis=-1)

@@ -270,6 +270,21 @@ def test_tokens_that_an_update_makes_impossible_leave_losses_and_gradients_finit
     np.testing.assert_allclose(found(log_prob, "token")[1]["policy_loss"], [[0.0, (np.e + 0.8) / 2]], rtol=1e-5)
 
 
+def test_the_value_loss_is_part_of_the_loss():
+    mask = jnp.array([[[True, True, False]]])
+    zero = jnp.zeros(mask.shape)
+    old, target = jnp.array([[[0.0, 1.0, 7.0]]]), jnp.array([[[1.0, 1.0, 7.0]]])
+    lessons = Lessons(zero, zero, zero, jnp.ones((1, 1)), jnp.zeros((1, 1)), value=old, target=target)
+    weights = LossWeights(value=0.5, value_clip=0.2)
+    parts = message_losses(Score(zero, zero, jnp.array([[[0.5, 3.0, 0.0]]])), mask, lessons, weights, 0.0, "token")
+    # The first value has gone beyond the clip, which counts as the worse 0.2; the second is off by 2.
+    expected = (0.5 * 0.8**2 + 0.5 * 2.0**2) / 2
+    np.testing.assert_allclose(parts["value_loss"], [[expected]], rtol=1e-6)
+    np.testing.assert_allclose(parts["loss"], [[0.5 * expected]], rtol=1e-6)
+    with pytest.raises(ValueError, match="a target of the critic and no value"):
+        message_losses(Score(zero, zero, None), mask, lessons, weights, 0.0, "token")
+
+
 def test_an_unlikely_imitated_token_does_not_overflow():
     mask = jnp.ones((1, 1, 1), bool)
     zero = jnp.zeros(mask.shape)
